@@ -9,6 +9,7 @@ Writes results/demo.txt, parts of which pages show, and results/demo.json, whose
 """
 
 import json
+import math
 import pathlib
 import sys
 
@@ -22,13 +23,13 @@ COMMAND = "make demo MINUTES=0"
 def keep(workdir: pathlib.Path, printed: pathlib.Path) -> None:
   """Writes the two files from the folder of a run and what it printed."""
   results = json.loads((workdir / "results.json").read_text())
-  about = json.loads((workdir / "about.json").read_text())
+  vocabulary = (workdir / "vocab.txt").read_text().splitlines()
   corrections = json.loads((workdir / "cases.json").read_text())
   saved = {
     "command": COMMAND,
     "seed": results["seed"],
     "steps": results["steps"],
-    "uniform_entropy": about["uniform_entropy"],
+    "uniform_entropy": math.log(len(vocabulary)),
     "verdict": results["verdict"],
     "fills": results["fills"],
     "corrections": {x: corrections[x] for x in ("searched", "corrected")},

@@ -6,6 +6,7 @@ The page has the commands that made its runs.
 """
 
 import json
+import math
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,12 @@ def draw(workdir: pathlib.Path) -> Figure:
   records = read_records(workdir)
   train = [r for r in records if r["split"] == "train"]
   held_out = [r for r in records if r["split"] == "held_out"]
-  about = json.loads((workdir / "about.json").read_text())
+  verdict = json.loads((workdir / "results.json").read_text())["verdict"]
+  vocabulary = (workdir / "vocab.txt").read_text().splitlines()
+  guesses = {
+    "uniform": math.log(len(vocabulary)),
+    "unigram": verdict["scores"]["mlm"]["guess"],
+  }
   titles = {"mlm": "MLM loss"}
   if "detect" in train[-1]:
     titles |= {"detect": "detection loss", "auc": "detection AUC"}
@@ -48,7 +54,7 @@ def draw(workdir: pathlib.Path) -> Figure:
     ("uniform", train[-1], "right"),
     ("unigram", train[0], "left"),
   ):
-    at = record["step"], about[f"{name}_entropy"]
+    at = record["step"], guesses[name]
     by_name["mlm"].axhline(at[1], **LIMIT)
     by_name["mlm"].annotate(f"{name} entropy", at, ha=side, va="bottom")
   if "detect" in train[-1]:

@@ -26,7 +26,7 @@ CLOCK = types.SimpleNamespace(is_over=lambda name: False)
 
 @pytest.fixture(autouse=True)
 def search_as_many_rows_as_are_read(monkeypatch):
-  monkeypatch.setattr(cases, "SEARCHED", 1)
+  monkeypatch.setattr(evaluate, "SEARCHED", 1)
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,10 @@ def make_trained(inputs, num_devices, **values):
 def find_cases(inputs, *args, **values):
   """Returns what is found, and the probabilities apart."""
   trained = make_trained(inputs, *args, **values)
-  predictions = cases.predict_rows(trained, inputs.table, CLOCK)
+  predictions = evaluate.predict_rows(trained, inputs.table, CLOCK)
   search = cases.find_cases(predictions, inputs.table, trained.run.tokenizer)
-  found = [vars(case) | {"probability": 0} for case in search.cases]
-  content = search.searched, search.corrected, found
+  shown = [vars(case) | {"probability": 0} for case in search.cases]
+  content = search.searched, search.corrected, shown
   return content, [case.probability for case in search.cases]
 
 
@@ -112,7 +112,7 @@ def test_training_rows_follow_the_held_out_ones_if_cases_are_too_few(
 
   monkeypatch.setattr(predict_slots, "predict_batch", predict)
   trained = make_trained(inputs, 1, eval__rows=limit, eval__cases=9)
-  cases.predict_rows(trained, inputs.table, CLOCK)
+  evaluate.predict_rows(trained, inputs.table, CLOCK)
   held_out = min(limit, len(inputs.held_out_rows))
   assert searched[:held_out] == [*range(held_out)]
   epoch = len(inputs.train_rows) // 16 * 16

@@ -120,10 +120,11 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
   all_pairs = itertools.permutations(WORDS, 2)
   table = SynonymTable.from_pairs(all_pairs, TOKENIZER.vocab, source="all")
 
-  finder = cases.CaseFinder(table, TOKENIZER, limit=10_000)
-  for batch in batches:
-    finder.add(predict_slots.predict_batch(predict, params, mesh, batch))
-  search = finder.finish()
+  predictions = [
+    predict_slots.predict_batch(predict, params, mesh, batch)
+    for batch in batches
+  ]
+  search = cases.find_cases(predictions, table, TOKENIZER)
   pairs = [(case.gold, case.prediction) for case in search.cases]
   assert len(set(pairs)) > 20 and search.searched > 60
   assert all(gold != predicted for gold, predicted in pairs)

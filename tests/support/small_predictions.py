@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.pretrain.predict_slots import Predictions
+from truenegs_jax.pretrain.cases import Predictions
 from truenegs_jax.report.tables import print_table
 from truenegs_jax.synonyms.table import SynonymTable
 

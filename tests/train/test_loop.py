@@ -88,7 +88,7 @@ def run_loop(
       "skipped": (FakeArray(done + 1 in bad, lambda: None), 1.0),
     }
     state = types.SimpleNamespace(step=done + 1, params=state.params)
-    return state, terms, np.arange(8)
+    return state, terms
 
   def log(record):
     events.append(("written", record["step"]))
@@ -121,7 +121,7 @@ def run_loop(
     content=lambda state: ({}, {"a": 1}),
     checkpoints=checkpoints,
     report=print,
-    guard=guards.SkipGuard(tmp_path, max_skips),
+    guard=guards.SkipGuard(max_skips),
     clock=guards.Clock(STEPS),
   )
   try:

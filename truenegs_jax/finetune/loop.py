@@ -175,7 +175,7 @@ class SeedRun:
         evaluate=self.evaluate,
         poll=self.check,
         report=functools.partial(self.console.print, soft_wrap=True),
-        guard=guards.SkipGuard(self.folder, options.optim.max_skips),
+        guard=guards.SkipGuard(options.optim.max_skips),
         clock=self.clock,
       )
       try:
@@ -239,7 +239,7 @@ class SeedRun:
       window=options.finetune.window,
     )
     on_device = sharding.place_batch(batch, setup.predictor.mesh)
-    return *setup.train_step(state, on_device, {}), on_device["row"]
+    return setup.train_step(state, on_device, {})
 
   def log(self, record: dict[str, Any]) -> None:
     """Writes a record of training."""

@@ -2,31 +2,19 @@
 
 import collections
 import dataclasses
-import functools
 import operator
-import pathlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from rich.console import Console
 
-from truenegs_jax.data import batches
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import read_words
-from truenegs_jax.pretrain import predict_slots
-from truenegs_jax.pretrain.evaluate import Trained
-from truenegs_jax.pretrain.predict_slots import Predictions
 from truenegs_jax.report import page, tables
-from truenegs_jax.report.tables import print_table
-from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.stats.intervals import Rate, estimate_rate
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import guards
-from truenegs_jax.workdir import files
 
 WINDOW = 12  # tokens shown on either side of the mask
 MAX_SAVED = 5_000  # in cases.json: some 3 MB, which a browser searches at once
-SEARCHED = 20  # rows for each of `eval.rows`
 # The paper's table 2: percent of the steps, then Iter and Pred of BERT-base and
 # of BERT-large, in percent.
 TABLE_2 = {
@@ -41,6 +29,36 @@ TABLE_2_NOTE = (
   "The paper's table 2 leaves open which split was measured, how it was cut and"
   " masked, and whether predictions were sampled."
 )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictions:
+  """A model's predictions for M slots of T sequences, in any order."""
+
+  sequence_M: np.ndarray  # int32, the slot's sequence, 0 to T - 1
+  position_M: np.ndarray  # int32, in this sequence
+  gold_M: np.ndarray  # int32
+  predicted_M: np.ndarray  # int32, the likeliest token or a sample
+  probability_M: np.ndarray  # float32, of the predicted token
+  eligible_M: np.ndarray  # bool, whether hard correction is allowed
+  # T arrays, the tokens before masking, from [CLS] to [SEP]; maybe without slot
+  sequences: tuple[np.ndarray, ...]
+
+  @property
+  def mismatch_M(self) -> np.ndarray:
+    """bool: the predicted token is not the gold token."""
+    return self.predicted_M != self.gold_M
+
+  def corrected_M(self, table: SynonymTable) -> np.ndarray:
+    """Returns bool_M: hard correction takes a wrong one out of the loss."""
+    is_synonym_M = table.contains(self.gold_M, self.predicted_M)
+    return self.eligible_M & self.mismatch_M & is_synonym_M
+
+  def corrected_pairs(self, table: SynonymTable) -> set[tuple[int, int]]:
+    """Returns the different (gold, prediction) ids of the corrections."""
+    corrected_M = self.corrected_M(table)
+    golds = self.gold_M[corrected_M].tolist()
+    return set(zip(golds, self.predicted_M[corrected_M].tolist(), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,16 +169,16 @@ def find_cases(
   texts = read_words(tokenizer.vocab).texts
   searched = 0
   counts: collections.Counter[tuple[str, str]] = collections.Counter()
-  found = []  # repetition of the pair, predictions, slot
+  corrected = []  # repetition of the pair, predictions, slot
   for p in predictions:
     searched += len(p.gold_M)
     for m in np.flatnonzero(p.corrected_M(table)).tolist():
       pair = texts[p.gold_M[m]], texts[p.predicted_M[m]]
-      found.append((counts[pair], p, m))
+      corrected.append((counts[pair], p, m))
       counts[pair] += 1
-  found.sort(key=operator.itemgetter(0))
+  corrected.sort(key=operator.itemgetter(0))
   cases = []
-  for _, p, m in found[:limit]:
+  for _, p, m in corrected[:limit]:
     gold = int(p.gold_M[m])
     prediction = texts[p.predicted_M[m]]
     case = Case(
@@ -172,7 +190,7 @@ def find_cases(
       count=counts[texts[gold], prediction],
     )
     cases.append(case)
-  return Search(searched, len(found), table.source, cases)
+  return Search(searched, len(corrected), table.source, cases)
 
 
 def _show_slot(p: Predictions, m: int, tokenizer: Tokenizer) -> str:
@@ -204,57 +222,3 @@ def make_cases_table(search: Search, cases: Sequence[Case]) -> tables.Table:
       }
     )
   return tables.Table(title, rows)
-
-
-def save_cases(
-  trained: Trained,
-  workdir: pathlib.Path,
-  clock: guards.Clock,
-  console: Console,
-) -> None:
-  """Searches a run for corrections; prints and saves them."""
-  table = trained.find_table()
-  with progress.working(console, "Searching for corrections"):
-    predictions = predict_rows(trained, table, clock)
-    search = find_cases(predictions, table, trained.run.tokenizer)
-  if distributed.is_first_process():
-    saved = dataclasses.asdict(search)
-    files.save_json(workdir / files.CASES, saved, indent=None)
-  if count := trained.run.config.eval.cases:
-    print_table(make_cases_table(search, search.cases[:count]), console)
-
-
-def predict_rows(
-  trained: Trained, table: SynonymTable, clock: guards.Clock
-) -> list[Predictions]:
-  """Predicts the slots of at most SEARCHED times `eval.rows` rows.
-
-  These are held-out rows, then training rows until there are enough corrections
-  to print or the time of the run is over. All processes read the same rows, in
-  batches as large as a micro-batch of training.
-  """
-  run = trained.run
-  c = run.config
-  rows = trained.inputs.train_rows
-  held_out_rows = trained.inputs.held_out_rows
-  size = c.batch_size // c.optim.accumulation
-  predict = functools.partial(
-    predict_slots.predict_batch,
-    predict_slots.build_predict_step(run),
-    trained.state.params,
-    run.mesh,
-  )
-  limit = SEARCHED * c.eval.rows
-  held_out = batches.held_out_batches(held_out_rows, size, limit=limit)
-  predictions = [*map(predict, held_out)]
-  pairs = {pair for p in predictions for pair in p.corrected_pairs(table)}
-  epoch_rows = len(rows) // c.batch_size * c.batch_size
-  left = min(limit - len(held_out_rows), epoch_rows)
-  for step in range(-(-left // size)):
-    if len(pairs) >= c.eval.cases or clock.is_over(f"search {step}"):
-      break
-    batch = batches.batch_at(rows, step, batch_size=size, seed=c.seed)
-    batch["documents"][left - step * size :] = 0  # no slots beyond the limit
-    predictions.append(predict(batch))
-    pairs.update(predictions[-1].corrected_pairs(table))
-  return predictions

@@ -1,11 +1,11 @@
-"""Evaluates a run: its verdict against guessing, and predictions for [MASK]."""
+"""Evaluates a run: its verdict, predictions for [MASK], and corrections."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
 import shlex
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,51 +14,28 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.data import batches
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.models.pretrain import Model
-from truenegs_jax.pretrain.plan import Inputs, Run
+from truenegs_jax.pretrain import cases, predict_slots
+from truenegs_jax.pretrain.plan import Trained
 from truenegs_jax.report.page import format_estimate
 from truenegs_jax.report.tables import Table, print_table
 from truenegs_jax.runtime import distributed, errors, progress
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import metrics
-from truenegs_jax.train.step import TrainState
+from truenegs_jax.train import guards, metrics
 from truenegs_jax.weights import hf_folder
 from truenegs_jax.workdir import files
 
-MASK_TEXT = "[MASK]"
+SEARCHED = 20  # rows to search for corrections, for each of `eval.rows`
 NUM_TOKENS = 5  # likeliest tokens per sentence
 MIN_ERRORS = 3.0  # standard errors by which a metric must beat guessing
 RULE = f"Better means by more than {MIN_ERRORS:g} standard errors."
 YES = "yes"
 NO = "no"
 UNKNOWN = "unknown: one batch"
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-  """A run after its last step, or after a signal."""
-
-  run: Run
-  inputs: Inputs
-  state: TrainState
-  steps: int  # that are done
-  held_out: list[metrics.Terms]  # of each batch
-  fingerprints: Mapping[str, str | None]
-  stopped_by: signal.Signals | None  # None if all steps are done
-
-  def find_table(self) -> SynonymTable:
-    """Returns the synonym table that the run has read, or its last own one."""
-    builder = self.run.table_builder
-    if builder is None:
-      assert self.inputs.table is not None
-      return self.inputs.table
-    ids_VxS = jax.device_get(self.state.aux["ids_VxS"])
-    vocab = self.run.tokenizer.vocab
-    return builder.to_synonym_table(ids_VxS, vocab, steps=self.steps)
 
 
 class Score(NamedTuple):
@@ -217,19 +194,73 @@ def _judge(value: float, error: float, guess: float, sign: int = -1) -> Score:
   return Score(value, error, guess, answer)
 
 
-def leave_out(batches: Sequence[metrics.Terms]) -> dict[str, list[float]]:
+def leave_out(terms: Sequence[metrics.Terms]) -> dict[str, list[float]]:
   """Returns each metric without each of the batches, for the jackknife.
 
   The tokens of a text are dependent; batches are nearly independent.
   """
-  merged = metrics.merge_terms(batches)
+  merged = metrics.merge_terms(terms)
   ratios = [
     metrics.compute_ratios(
       {k: (a - x[k][0], b - x[k][1]) for k, (a, b) in merged.items()}
     )
-    for x in batches
+    for x in terms
   ]
   return {name: [x[name] for x in ratios] for name in ratios[0]}
+
+
+def save_cases(
+  trained: Trained,
+  workdir: pathlib.Path,
+  clock: guards.Clock,
+  console: Console,
+) -> None:
+  """Searches a run for corrections; prints and saves them."""
+  table = trained.find_table()
+  with progress.working(console, "Searching for corrections"):
+    predictions = predict_rows(trained, table, clock)
+    search = cases.find_cases(predictions, table, trained.run.tokenizer)
+  if distributed.is_first_process():
+    saved = dataclasses.asdict(search)
+    files.save_json(workdir / files.CASES, saved, indent=None)
+  if count := trained.run.config.eval.cases:
+    print_table(cases.make_cases_table(search, search.cases[:count]), console)
+
+
+def predict_rows(
+  trained: Trained, table: SynonymTable, clock: guards.Clock
+) -> list[cases.Predictions]:
+  """Predicts the slots of at most SEARCHED times `eval.rows` rows.
+
+  These are held-out rows, then training rows until there are enough corrections
+  to print or the time of the run is over. All processes read the same rows, in
+  batches as large as a micro-batch of training.
+  """
+  run = trained.run
+  c = run.config
+  rows = trained.inputs.train_rows
+  held_out_rows = trained.inputs.held_out_rows
+  size = c.batch_size // c.optim.accumulation
+  predict = functools.partial(
+    predict_slots.predict_batch,
+    predict_slots.build_predict_step(run),
+    trained.state.params,
+    run.mesh,
+  )
+  limit = SEARCHED * c.eval.rows
+  held_out = batches.held_out_batches(held_out_rows, size, limit=limit)
+  predictions = [*map(predict, held_out)]
+  pairs = {pair for p in predictions for pair in p.corrected_pairs(table)}
+  epoch_rows = len(rows) // c.batch_size * c.batch_size
+  left = min(limit - len(held_out_rows), epoch_rows)
+  for step in range(-(-left // size)):
+    if len(pairs) >= c.eval.cases or clock.is_over(f"search {step}"):
+      break
+    batch = batches.batch_at(rows, step, batch_size=size, seed=c.seed)
+    batch["documents"][left - step * size :] = 0  # no slots beyond the limit
+    predictions.append(predict(batch))
+    pairs.update(predictions[-1].corrected_pairs(table))
+  return predictions
 
 
 def describe_outcome(verdict: Verdict, c: PretrainConfig, done: int) -> str:
@@ -303,7 +334,9 @@ def fill_masks(
     return []
   hf_folder.check_tokenizer(model, tokenizer)
   [*_, config] = model.roles.values()
-  rows = encode_sentences(tokenizer, sentences, max_length=config.max_positions)
+  rows = predict_slots.encode_sentences(
+    tokenizer, sentences, max_length=config.max_positions
+  )
   columns = itertools.zip_longest(*rows, fillvalue=tokenizer.pad)
   tokens_BxL = np.array([*columns], np.int32).T
   inputs: dict[str, Any] = {
@@ -337,27 +370,3 @@ def make_fills_table(fills: Sequence[MaskFill]) -> Table:
     likeliest = ", ".join(f"{token} {p:.0%}" for token, p in pairs)
     rows.append({"sentence": fill.sentence, "likeliest tokens": likeliest})
   return Table("Predictions for [MASK]", rows)
-
-
-def encode_sentences(
-  tokenizer: Tokenizer, sentences: Sequence[str], *, max_length: int
-) -> list[list[int]]:
-  """Encodes sentences; the first [MASK] of each becomes the mask token."""
-  rows = []
-  for sentence in sentences:
-    # The tokenizer encodes the text "[MASK]" as text, not as the mask token.
-    before, mask, after = sentence.partition(MASK_TEXT)
-    if not mask:
-      raise InputError(
-        f"eval.sentences: {sentence!r} has no {MASK_TEXT}. Add one or remove"
-        " the sentence."
-      )
-    ids = tokenizer.encode_lines([before.rstrip(), after])
-    row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
-    if len(row) > max_length:
-      raise InputError(
-        f"eval.sentences: {sentence!r} has {len(row)} tokens, and the model"
-        f" takes at most {max_length}. Use a shorter sentence."
-      )
-    rows.append(row)
-  return rows

@@ -9,7 +9,7 @@ from rich.console import Console
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.sources import named_sources
 from truenegs_jax.pretrain import describe
-from truenegs_jax.pretrain.evaluate import Trained
+from truenegs_jax.pretrain.plan import Trained
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_json

@@ -6,6 +6,7 @@ weights are read, and nothing is written.
 
 import dataclasses
 import functools
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import optim, sharding
+from truenegs_jax.train import metrics, optim, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import find, match
 from truenegs_jax.workdir import saved_model
@@ -241,6 +242,29 @@ class Inputs:
   held_out_rows: Rows
   table: SynonymTable | None  # None also if the run builds its own
   coverage: Mapping[str, str]  # lines of the report about the synonyms
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+  """A run after its last step, or after a signal."""
+
+  run: Run
+  inputs: Inputs
+  state: step_lib.TrainState
+  steps: int  # that are done
+  held_out: list[metrics.Terms]  # of each batch
+  fingerprints: Mapping[str, str | None]
+  stopped_by: signal.Signals | None  # None if all steps are done
+
+  def find_table(self) -> SynonymTable:
+    """Returns the synonym table that the run has read, or its last own one."""
+    builder = self.run.table_builder
+    if builder is None:
+      assert self.inputs.table is not None
+      return self.inputs.table
+    ids_VxS = jax.device_get(self.state.aux["ids_VxS"])
+    vocab = self.run.tokenizer.vocab
+    return builder.to_synonym_table(ids_VxS, vocab, steps=self.steps)
 
 
 def make_options(

@@ -14,46 +14,17 @@ import optax
 from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.objectives import masking, mlm, output_softmax
+from truenegs_jax.pretrain.cases import Predictions
 from truenegs_jax.pretrain.plan import Run
 from truenegs_jax.runtime import distributed, rng
-from truenegs_jax.runtime.errors import DataError, NonFiniteError
+from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
 from truenegs_jax.runtime.files import short_sha256
-from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 
+MASK_TEXT = "[MASK]"
 TEXT = "corrections.text"  # the config key
 Batch = Mapping[str, np.ndarray]
 NARROW = (4, 2)  # batches of short lines have 1/4 or 1/2 of the length
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Predictions:
-  """A model's predictions for M slots of T sequences, in any order."""
-
-  sequence_M: np.ndarray  # int32, the slot's sequence, 0 to T - 1
-  position_M: np.ndarray  # int32, in this sequence
-  gold_M: np.ndarray  # int32
-  predicted_M: np.ndarray  # int32, the likeliest token or a sample
-  probability_M: np.ndarray  # float32, of the predicted token
-  eligible_M: np.ndarray  # bool, whether hard correction is allowed
-  # T arrays, the tokens before masking, from [CLS] to [SEP]; maybe without slot
-  sequences: tuple[np.ndarray, ...]
-
-  @property
-  def mismatch_M(self) -> np.ndarray:
-    """bool: the predicted token is not the gold token."""
-    return self.predicted_M != self.gold_M
-
-  def corrected_M(self, table: SynonymTable) -> np.ndarray:
-    """Returns bool_M: hard correction takes a wrong one out of the loss."""
-    is_synonym_M = table.contains(self.gold_M, self.predicted_M)
-    return self.eligible_M & self.mismatch_M & is_synonym_M
-
-  def corrected_pairs(self, table: SynonymTable) -> set[tuple[int, int]]:
-    """Returns the different (gold, prediction) ids of the corrections."""
-    corrected_M = self.corrected_M(table)
-    golds = self.gold_M[corrected_M].tolist()
-    return set(zip(golds, self.predicted_M[corrected_M].tolist(), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +57,30 @@ def read_lines(
     num_cut=sum(len(ids) > length - 2 for ids in encoded),
     fingerprint=short_sha256(b"\n".join(s.tobytes() for s in sequences)),
   )
+
+
+def encode_sentences(
+  tokenizer: Tokenizer, sentences: Sequence[str], *, max_length: int
+) -> list[list[int]]:
+  """Encodes sentences; the first [MASK] of each becomes the mask token."""
+  rows = []
+  for sentence in sentences:
+    # The tokenizer encodes the text "[MASK]" as text, not as the mask token.
+    before, mask, after = sentence.partition(MASK_TEXT)
+    if not mask:
+      raise InputError(
+        f"eval.sentences: {sentence!r} has no {MASK_TEXT}. Add one or remove"
+        " the sentence."
+      )
+    ids = tokenizer.encode_lines([before.rstrip(), after])
+    row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
+    if len(row) > max_length:
+      raise InputError(
+        f"eval.sentences: {sentence!r} has {len(row)} tokens, and the model"
+        f" takes at most {max_length}. Use a shorter sentence."
+      )
+    rows.append(row)
+  return rows
 
 
 def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data import batches as batches_lib
-from truenegs_jax.pretrain import cases, describe, evaluate, export_run, plan
+from truenegs_jax.pretrain import describe, evaluate, export_run, plan
 from truenegs_jax.pretrain import start as start_lib
-from truenegs_jax.pretrain.evaluate import Trained
+from truenegs_jax.pretrain.plan import Trained
 from truenegs_jax.pretrain.start import Started
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
@@ -121,7 +121,7 @@ def train(
       content=training.content,
       checkpoints=checkpoints,
       report=functools.partial(console.print, soft_wrap=True),
-      guard=guards.SkipGuard(workdir, c.optim.max_skips),
+      guard=guards.SkipGuard(c.optim.max_skips),
       clock=clock,
     )
     stopped_by = loop.run()
@@ -203,7 +203,7 @@ class Training:
     state, terms = started.train_step(state, on_device, started.aux)
     documents_BxL = batch["documents"]  # 0 is padding
     num_tokens = int(np.count_nonzero(documents_BxL)), len(documents_BxL)
-    return state, {**terms, "row_tokens": num_tokens}, on_device["row"]
+    return state, {**terms, "row_tokens": num_tokens}
 
   def log(self, record: dict[str, Any]) -> None:
     """Writes a record of training, with speed and memory."""
@@ -269,7 +269,7 @@ def _finish(
       export_run.export_trained(trained, workdir, console)
     if c.negatives.hard_correction:
       with distributed.raise_everywhere("search for corrections"):
-        cases.save_cases(trained, workdir, clock, console)
+        evaluate.save_cases(trained, workdir, clock, console)
   finally:
     if distributed.is_first_process():
       write_own_report(workdir, say)

@@ -21,7 +21,7 @@ from truenegs_jax.config.sections import SIZES, Data
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
-from truenegs_jax.pretrain import describe, evaluate, model_table
+from truenegs_jax.pretrain import describe, model_table, predict_slots
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import cpu, distributed, progress
 from truenegs_jax.runtime.errors import (
@@ -46,7 +46,6 @@ NETWORKS = (
   *(f"config.model.{name}" for name in SIZES),
   *("config.model.sharing", "config.generator.", "fingerprints.vocabulary"),
 )
-PREPARE = f"First run {program()} prepare with the same --config flags."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +93,8 @@ def prepare_rows(
   if not is_prepared and distributed.process_count() > 1:
     raise InputError(
       f"'{plan.folder}' has no rows, and a run of many processes does not"
-      f" prepare them. {PREPARE} Choose a folder that all machines share."
-    )
-  if not is_prepared and plan.corpus and not plan.corpus.is_local():
-    raise InputError(
-      f"data.sources: {plan.corpus} is not on this machine, and its rows are"
-      f" not prepared yet. {PREPARE} Or set --config.data.sources=PATH to a"
-      " local copy."
+      f" prepare them. First run {program()} prepare with the same --config"
+      " flags. Choose a folder that all machines share."
     )
   return prepare.execute_plan(plan)
 
@@ -123,7 +117,7 @@ def read_inputs(
       f"'{folder}' has no held-out rows: the text fills a single row. Use more"
       " text or a smaller --config.length=NUMBER."
     )
-  evaluate.encode_sentences(
+  predict_slots.encode_sentences(
     run.tokenizer, c.eval.sentences, max_length=c.model.positions
   )
   table = None

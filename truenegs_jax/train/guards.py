@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import json
 import os
-import pathlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +16,6 @@ from rich.console import Console
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import NonFiniteError
-from truenegs_jax.runtime.files import append
-from truenegs_jax.workdir import files
 
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 TIME = "time"  # key of a checkpoint's description
@@ -105,45 +101,34 @@ class StopVote:
 
 
 class SkipGuard:
-  """Counts consecutive skipped updates and logs the rows of their batches."""
+  """Counts the updates in a row that were skipped."""
 
-  consecutive = 0  # skipped updates up to the last that was checked
+  consecutive = 0  # up to the last step that was checked
 
-  def __init__(self, workdir: pathlib.Path, max_skips: int):
-    self._path = workdir / files.BAD_ROWS
+  def __init__(self, max_skips: int):
     self._max_skips = max_skips
-    self._pending: tuple | None = None
+    self._pending: tuple[int, jax.Array] | None = None
 
-  def add(
-    self, step: int, skipped: jax.Array, row_B: jax.Array | np.ndarray
-  ) -> None:
+  def add(self, step: int, skipped: jax.Array) -> None:
     """Checks the previous step and keeps this one for the next check.
 
-    `skipped` is f32 [], 0 or 1; `row_B` has the numbers of all processes' rows.
+    `skipped` is f32 [], 0 or 1.
     """
     self.check_pending()
-    self._pending = step, skipped, row_B
+    self._pending = step, skipped
 
   def check_pending(self) -> None:
     """Raises NonFiniteError after more than `max_skips` skips in a row."""
     if self._pending is None:
       return
-    (step, skipped, row_B) = self._pending
+    step, skipped = self._pending
     self._pending = None
-    if not float(skipped):
-      self.consecutive = 0
-      return
-    self.consecutive += 1
-    rows = distributed.to_host(row_B).tolist()
-    if distributed.is_first_process():
-      line = json.dumps({"step": step, "rows": rows})
-      append(self._path, f"{line}\n".encode())
+    self.consecutive = self.consecutive + 1 if float(skipped) else 0
     if self.consecutive > self._max_skips:
       raise NonFiniteError(
         f"The loss or the gradient of step {step:,} is not finite"
         f" ({self.consecutive:,} in a row,"
-        f" optim.max_skips={self._max_skips:,}). Its rows are listed in"
-        f" '{self._path}'. Start a new run with a lower"
+        f" optim.max_skips={self._max_skips:,}). Start a new run with a lower"
         " --config.optim.lr=NUMBER. If this is rare, run the same command"
         " with a higher --config.optim.max_skips=NUMBER."
       )

@@ -21,19 +21,19 @@ from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 PROGRESS = "loop"  # key of a checkpoint's description
-StepResult = tuple[step_lib.TrainState, dict[str, Any], jax.Array]
+StepResult = tuple[step_lib.TrainState, dict[str, Any]]
 
 
 @dataclasses.dataclass
 class Loop:
   """The training steps of a run.
 
-  `done` is the number of steps of a state, `row_B` has the rows of a batch.
+  `done` is the number of steps of a state.
   `is_evaluated`, `is_saved` and `poll` are called once per step.
   """
 
   state: step_lib.TrainState  # before the next step
-  # (state, done) -> (state, terms, row_B)
+  # (state, done) -> (state, terms)
   take_step: Callable[[step_lib.TrainState, int], StepResult]
   loss_weights: Mapping[str, float]
   learning_rate: optim.Schedule
@@ -74,10 +74,10 @@ class Loop:
         stopped_by = self.poll()
         if stopped_by:
           break
-        self.state, terms, row_B = self.take_step(self.state, self.done)
+        self.state, terms = self.take_step(self.state, self.done)
         # Metrics are read one step late, so that no device waits for the host.
         self._flush()
-        self.guard.add(self.done, terms["skipped"][0], row_B)
+        self.guard.add(self.done, terms["skipped"][0])
       self._recent.append(terms)
       self.done += 1
       self.clock.update(self.done)

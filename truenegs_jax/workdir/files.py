@@ -26,7 +26,6 @@ SYNONYMS = "synonyms.safetensors"  # the synonym table
 RESULTS = "results.json"  # written at the end of the run
 CASES = "cases.json"  # corrections to read
 FAILED = "failed.json"  # why the process of a part of a study failed
-BAD_ROWS = "bad_rows.jsonl"  # rows of skipped updates
 EXPORT = "export"  # folder in Hugging Face format
 TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
 WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
