@@ -32,7 +32,7 @@ from rich.console import Console
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.pretrain import checks, describe, plan, predict_slots, start
+from truenegs_jax.pretrain import describe, plan, predict_slots, resolve, start
 from truenegs_jax.runtime import cpu, progress
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.train import sharding
@@ -114,7 +114,7 @@ def report(
     InputError: the config is invalid, or a program does not fit on a device.
   """
   config = PretrainConfig.read(c)
-  checks.check(config)
+  resolve.check(config)
   mesh = sharding.make_mesh(plan.read_mesh_spec(config), devices)
   platform = get_platform(mesh)
   run = plan.make_run(

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.tokenizer import SPECIALS
-from truenegs_jax.pretrain import checks, describe, plan, start
+from truenegs_jax.pretrain import describe, plan, resolve, start
 from truenegs_jax.runtime import cpu
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
@@ -111,7 +111,7 @@ def make_step(
   """
   cpu.configure()  # as main does
   config = PretrainConfig.read(c)
-  checks.check(config)
+  resolve.check(config)
   mesh = sharding.make_mesh(plan.read_mesh_spec(config), devices)
   tokenizer = plan.find_tokenizer(config.data)
   run = plan.make_run(config, tokenizer, mesh=mesh, check=True)

@@ -19,7 +19,8 @@ from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.finetune.options import parse_options
 from truenegs_jax.models import attention, encoder, layers, pretrain
 from truenegs_jax.objectives import masking, soft_regularization
-from truenegs_jax.pretrain import checks, describe, plan
+from truenegs_jax.pretrain import describe, plan
+from truenegs_jax.pretrain import resolve as resolve_lib
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms.wordnet import open_wordnet
 from truenegs_jax.tasks import task
@@ -58,7 +59,7 @@ def resolve(c, **changes):
   check_values(c)
   config = PretrainConfig.read(c).replace(changes)
   weights = Weights(config.init)
-  config = plan.resolve_config(config, weights, saved=None, say=print)
+  config = resolve_lib.resolve_config(config, weights, saved=None)
   is_new = not config.dry_run
   return plan.try_run(config, weights, memory=2**34, is_new=is_new)
 
@@ -107,7 +108,7 @@ def test_arguments_of_finetune_glue_choose_tasks():
 def test_every_config_builds_with_every_argument(name, arg):
   c = get_config(name, arg)
   config = PretrainConfig.read(c)
-  checks.check(config)
+  resolve_lib.check(config)
   if c.model.variant == "init":  # in corrections: that of the measured model
     config = config.replace({"model.variant": "tiny"})
   run = plan.make_run(config, TOKENIZER)
@@ -212,7 +213,7 @@ def test_continue_has_the_papers_values_and_needs_weights(name):
     return
   # A checkpoint has its weights.
   config = PretrainConfig.read(c)
-  plan.resolve_config(config, Weights(""), saved=config.to_json(), say=print)
+  resolve_lib.resolve_config(config, Weights(""), saved=config.to_json())
   if c.init == "?":
     with pytest.raises(InputError, match="--config.init=FOLDER"):
       resolve(c)
@@ -328,16 +329,6 @@ def test_unknown_or_conflicting_arguments_are_refused(arg):
 
 
 @pytest.mark.parametrize(
-  ("warmup_steps", "steps", "expected"),
-  [(25, 100, ""), (0, 1, ""), (26, 100, "more than a quarter")],
-)
-def test_a_long_warmup_is_warned_of(warmup_steps, steps, expected):
-  warnings = []
-  checks.check_warmup(warmup_steps, steps, warnings.append)
-  assert len(warnings) == bool(expected) and expected in "".join(warnings)
-
-
-@pytest.mark.parametrize(
   ("changes", "message"),
   [
     ({"smoothing": 1.0, "smoothing_by": "balanced"}, "set needs 1"),
@@ -355,7 +346,7 @@ def test_values_of_negatives_go_together(changes, message):
   c = get_config("bert_base", "baseline")
   c.negatives.update(changes)
   with pytest.raises(InputError, match=message):
-    checks.check(PretrainConfig.read(c))
+    resolve_lib.check(PretrainConfig.read(c))
 
 
 CHOICES = {

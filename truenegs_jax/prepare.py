@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
     values: ConfigDict = flags.FLAGS["config"].value
     config = PretrainConfig.read(values)
     if config.data.vocab == FROM_WEIGHTS:  # these import jax
-      from truenegs_jax.pretrain.from_weights import replace_init
+      from truenegs_jax.pretrain.resolve import replace_init
       from truenegs_jax.weights.find import Weights
 
       # Standard output is only for the folder of the rows.

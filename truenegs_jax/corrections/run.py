@@ -28,12 +28,11 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import (
   cases,
-  checks,
   describe,
-  from_weights,
   plan,
   predict_slots,
 )
+from truenegs_jax.pretrain import resolve as resolve_lib
 from truenegs_jax.report.tables import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
@@ -150,7 +149,7 @@ def resolve(
   weights = find.Weights(config.init, report)
   auto = config.negatives.sources
   if config.init and not (config.dry_run and not find.is_local(config.init)):
-    config = from_weights.replace_init(config, weights, saved=None)
+    config = resolve_lib.replace_init(config, weights, saved=None)
   workdir = open_path("corrections.run", o.run)
   if o.run and (saved := saved_model.read_config(workdir)):
     config = config.replace({"data.language": saved["data"]["language"]})
@@ -158,7 +157,7 @@ def resolve(
     negatives = dataclasses.replace(config.negatives, sources=trained)
     if run_table.make_request(negatives, config.data).model is None:
       auto = trained
-  checks.check(config)
+  resolve_lib.check(config)
   sources = auto if o.sources in ("", "auto") else o.sources
   m = Measurement(o, config, weights, sources)
   request = m.make_request(config)

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,6 @@ import optax
 
 from truenegs_jax.config import sections
 from truenegs_jax.config.sections import Data, PretrainConfig
-from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.rows import Rows
 from truenegs_jax.data.tokenizer import Tokenizer
@@ -27,7 +25,7 @@ from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.models.attention import XLA, Implementation
 from truenegs_jax.objectives import electra, masking, mlm, negatives
 from truenegs_jax.objectives.slot_predictions import Options, Terms
-from truenegs_jax.pretrain import checks, from_weights, model_table
+from truenegs_jax.pretrain import model_table
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table
@@ -280,35 +278,6 @@ def make_options(
     vocabulary_chunk=vocabulary_chunk,
     **{name: getattr(c.negatives, name) for name in names},
   )
-
-
-def resolve_config(
-  config: PretrainConfig,
-  weights: find.Weights,
-  *,
-  saved: Mapping[str, Any] | None,
-  say: Callable[[str], object],
-) -> PretrainConfig:
-  """Fills in what the config leaves to its weights; checks it.
-
-  A run that resumes from a checkpoint with the config `saved` needs no weights
-  and no sources of synonyms, nor does a dry run.
-  """
-  config = from_weights.replace_init(config, weights, saved=saved)
-  checks.check(config)
-  checks.check_warmup(config.optim.warmup_steps, config.steps, say)
-  if saved is not None or config.dry_run:
-    return config
-  if config.init == REQUIRED:
-    raise InputError(
-      "This config continues from weights, and none of this size are released."
-      f" Set --config.init=FOLDER. {find.INIT_FORMATS}"
-    )
-  if config.init:  # before the vocabulary, and before rows are prepared
-    weights.for_roles(from_weights.ROLES[config.objective])
-  if config.negatives.needs_table:
-    run_table.make_request(config.negatives, config.data).check()
-  return config
 
 
 def try_run(

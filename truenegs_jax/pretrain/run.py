@@ -18,7 +18,7 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data import batches as batches_lib
-from truenegs_jax.pretrain import describe, evaluate, export_run, plan
+from truenegs_jax.pretrain import describe, evaluate, export_run, plan, resolve
 from truenegs_jax.pretrain import start as start_lib
 from truenegs_jax.pretrain.plan import Trained
 from truenegs_jax.pretrain.start import Started
@@ -43,7 +43,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   memory = sharding.device_memory()
   with distributed.raise_everywhere("config"):
     saved = start_lib.read_saved_config(workdir, config.branch)
-    config = plan.resolve_config(config, weights, saved=saved, say=say)
+    config = resolve.resolve_config(config, weights, saved=saved)
     is_new = saved is None and not config.dry_run
     trial = plan.try_run(config, weights, memory=memory, is_new=is_new)
   if config.dry_run:

@@ -6,7 +6,8 @@ from support import tiny
 from support.weight_files import TOKENIZER, write_export
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.models import pretrain
-from truenegs_jax.pretrain import from_weights, plan
+from truenegs_jax.pretrain import plan
+from truenegs_jax.pretrain import resolve as resolve_lib
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights import find
 
@@ -46,12 +47,12 @@ def sizes_of(section, names):
 
 def make_run(c):
   weights = find.Weights(c.init)
-  config = plan.resolve_config(c, weights, saved=None, say=print)
+  config = resolve_lib.resolve_config(c, weights, saved=None)
   return plan.make_run(config, plan.find_tokenizer(config.data), weights)
 
 
 def resolve(c, saved=None):
-  return from_weights.replace_init(c, find.Weights(c.init), saved=saved)
+  return resolve_lib.replace_init(c, find.Weights(c.init), saved=saved)
 
 
 @pytest.mark.parametrize("objective", ["electra", "mlm"])
