@@ -136,7 +136,6 @@ setuptools.setup(
       "matplotlib>=3.10.8",
       "mypy>=1.15",
       "nbclient>=0.10",
-      "playwright>=1.50",
       "pytest>=8.3",
       "pytest-xdist>=3.6",
       "ruff>=0.12",

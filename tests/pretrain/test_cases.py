@@ -20,7 +20,7 @@ from truenegs_jax.data.tokenizer import (
   make_tokenizer,
 )
 from truenegs_jax.pretrain import cases
-from truenegs_jax.report.pretraining import show_cases
+from truenegs_jax.report.write import show_cases
 from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]

@@ -21,8 +21,7 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.models.pretrain import Model
 from truenegs_jax.pretrain.plan import Inputs, Run
-from truenegs_jax.report.page import format_estimate
-from truenegs_jax.report.tables import Table, print_table
+from truenegs_jax.report.page import Table, format_estimate, print_table
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import read_results

@@ -9,7 +9,7 @@ from rich.console import Console
 from truenegs_jax.data import batches
 from truenegs_jax.pretrain import cases, evaluate, predict_slots
 from truenegs_jax.pretrain.evaluate import Trained
-from truenegs_jax.report.tables import print_table
+from truenegs_jax.report.page import print_table
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import speed

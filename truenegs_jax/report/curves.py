@@ -17,7 +17,6 @@ MAX_POINTS = 300  # of a curve; a chart is about as many pixels wide
 MIN_POINTS = 50  # of each of many curves, which share four times MAX_POINTS
 MAX_VALUE = 1e30  # of an axis; more is damage
 MIN_SPREAD = 1e-30  # of the values of an axis, unless they are constant
-LONG_PAUSE = 10.0  # in median times between records: the run was stopped
 STYLES = 6  # colours, of groups in turn
 NUM_TICKS = 4  # of an axis, about
 # The corners of a chart's area, in pixels of parts.html.
@@ -65,10 +64,6 @@ class Curve:
   splits: Mapping[str, Sequence[Record]]  # thinned
   label: str
   group: str  # curves of one group have one colour
-  # For a field, values to compare with, by their names.
-  guesses: Mapping[str, Mapping[str, float]] = dataclasses.field(
-    default_factory=dict
-  )
 
 
 class Line(NamedTuple):
@@ -89,21 +84,15 @@ class Chart(NamedTuple):
   y_ticks: Sequence[tuple[float, float]]
 
 
-def read_records(
-  workdir: pathlib.Path,
-) -> tuple[dict[str, list[Record]], int]:
-  """Reads metrics.jsonl by split; also returns the number of damaged lines.
+def read_records(workdir: pathlib.Path) -> dict[str, list[Record]]:
+  """Reads metrics.jsonl by split, without damaged lines.
 
   Without hard correction, `mlm` is over all slots and becomes
   `mlm_uncorrected`, to be compared with that of other runs. Shares become
   percentages.
   """
   splits: dict[str, list[Record]] = {}
-  damaged = 0
-  for _, record in metrics_file.iterate_records(workdir):
-    if record is None:
-      damaged += 1
-      continue
+  for record in metrics_file.read_records(workdir):
     split = record.pop("split")
     if "mlm" in record and "mlm_uncorrected" not in record:
       record["mlm_uncorrected"] = record.pop("mlm")
@@ -112,18 +101,7 @@ def read_records(
       if record.get(name) is not None:
         record[name] *= 100
     splits.setdefault(split, []).append(record)
-  return splits, damaged
-
-
-def count_hours(records_N: Sequence[Record]) -> float:
-  """Returns the hours of training, without pauses.
-
-  The time before the first record is taken to be that between two.
-  """
-  secs_N = np.diff([x["time"] for x in records_N])
-  usual = float(np.median(secs_N)) if len(secs_N) else 0.0
-  is_pause_N = (secs_N > max(LONG_PAUSE * usual, 60)) | (secs_N < 0)
-  return (usual + float(np.where(is_pause_N, usual, secs_N).sum())) / 3600
+  return splits
 
 
 def thin_records(
@@ -147,6 +125,17 @@ def thin_records(
   return points
 
 
+def make_curve(
+  splits: Mapping[str, Sequence[Record]],
+  label: str,
+  group: str,
+  max_points: int = MAX_POINTS,
+) -> Curve:
+  """Makes the curve of a training from its records."""
+  thinned = {name: thin_records(x, max_points) for name, x in splits.items()}
+  return Curve(thinned, label, group)
+
+
 def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
   """Reads the trainings in `pattern`, NAME/seed-S in a workdir, as curves.
 
@@ -160,11 +149,7 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
     path = str(folder.relative_to(workdir)).removeprefix("runs/")
     name, _, rest = path.partition("/seed-")
     label = f"{name}, seed {rest.partition('/')[0]}"
-    splits = {
-      split: thin_records(records, max_points)
-      for split, records in read_records(folder)[0].items()
-    }
-    curves.append(Curve(splits, label=label, group=name))
+    curves.append(make_curve(read_records(folder), label, name, max_points))
   return curves
 
 
@@ -181,10 +166,8 @@ def make_charts(curves: Sequence[Curve]) -> list[Chart]:
 
 
 def _list_lines(field: str, curves: Sequence[Curve]) -> Iterator[Line]:
-  """Yields lines of training, dots of other splits, and lines of guesses."""
+  """Yields lines of training, and dots of other splits."""
   styles = list_groups(curves)
-  steps = set[float]()
-  guesses = dict[tuple[str, float], None]()  # each once
   for curve in curves:
     for split, records in curve.splits.items():
       points = [(x["step"], x[field]) for x in records if field in x]
@@ -194,11 +177,6 @@ def _list_lines(field: str, curves: Sequence[Curve]) -> Iterator[Line]:
           style += " dots"
         label = f"{curve.label}, {split.replace('_', '-')}"
         yield Line(label, style, points, points[-1][1])
-        steps |= {x for x, _ in points}
-        guesses |= dict.fromkeys(curve.guesses.get(field, {}).items())
-  for label, value in guesses:
-    ends = [(min(steps), value), (max(steps), value)]
-    yield Line(label, "guess", ends, value)
 
 
 def _make_chart(title: str, lines: Sequence[Line]) -> Chart:

@@ -22,7 +22,7 @@ from truenegs_jax.config.tables import Robustness
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.results import RUNS
 from truenegs_jax.finetune.start import FineTunedModel, open_model
-from truenegs_jax.report.tables import print_table
+from truenegs_jax.report.page import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import add_sentence, eval_set, scores, swap
 from truenegs_jax.robustness.annotate import Annotator, load_annotator

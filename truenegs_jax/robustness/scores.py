@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from truenegs_jax.report.tables import Table
+from truenegs_jax.report.page import Table
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
 from truenegs_jax.tasks.scoring import Scores, mean_scores, score_runs
 from truenegs_jax.tasks.task import CLASSES, Question, Task
