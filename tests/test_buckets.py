@@ -375,4 +375,4 @@ def test_a_study_and_its_fine_tuning_are_those_of_local_runs(
   for path in export.glob("*/model.safetensors"):
     name = f"run/{key}/export/{path.relative_to(export)}"
     assert server.read(name) == path.read_bytes()
-  assert b"own" in server.read("run/tables.csv")
+  assert b"own" in server.read("run/results.json")

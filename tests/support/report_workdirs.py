@@ -45,7 +45,8 @@ def write_pretraining(
 
 def make_about() -> dict:
   """Returns the content of about.json."""
-  return {"lines": {"start": "random parameters, seed 0", "steps": HOSTILE}}
+  lines = {"start": "random parameters, seed 0", "steps": HOSTILE}
+  return {"lines": lines, "sources": ["wordnet"]}
 
 
 def make_results() -> dict:

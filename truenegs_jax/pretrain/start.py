@@ -219,7 +219,8 @@ def write_files(
   write_tokenizer(run.tokenizer, workdir)
   if started.inputs.table is not None:
     started.inputs.table.save(workdir / files.SYNONYMS)
-  about = {"lines": dict(lines), **describe.about(run, started.inputs)}
+  sources = describe.describe_text(started.inputs.train_rows.manifest)
+  about = {"lines": dict(lines), "sources": sources}
   files.save_json(workdir / files.ABOUT, about)
 
 

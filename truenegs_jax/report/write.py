@@ -143,7 +143,9 @@ def _read_pretraining(
   run.sentence = "No training step is recorded yet."
   if train := splits.get("train"):
     _describe_progress(run, train[-1])
-  run.facts |= _read_saved(run, workdir / files.ABOUT).get("lines", {})
+  about = _read_saved(run, workdir / files.ABOUT)
+  run.facts |= about.get("lines", {})
+  run.facts["sources"] = "; ".join(about.get("sources", ()))
   held_out = splits.get("held_out", [{}])[-1]
   run.measures = {
     curves.PANELS[x]: held_out[x]
