@@ -134,5 +134,5 @@ def test_the_example_of_the_figure_is_reproduced(load):
   fixed_points = load("fixed_points")
   for lexicon, points in NUMBERS["example"].items():
     for name, point in points.items():
-      found = fixed_points.solve_example(name, lexicon)
-      assert found == pytest.approx(point, abs=2e-4)
+      solved = fixed_points.solve_example(name, lexicon)
+      assert solved == pytest.approx(point, abs=2e-4)
