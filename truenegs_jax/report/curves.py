@@ -6,7 +6,7 @@ Axes: N records of a split.
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from truenegs_jax.workdir import metrics_file
 
 MAX_POINTS = 300  # of a curve; a chart is about as many pixels wide
-MIN_POINTS = 50  # of each of many curves, which share four times MAX_POINTS
 MAX_VALUE = 1e30  # of an axis; more is damage
 MIN_SPREAD = 1e-30  # of the values of an axis, unless they are constant
 STYLES = 6  # colours, of groups in turn
@@ -125,31 +124,23 @@ def thin_records(
   return points
 
 
-def make_curve(
-  splits: Mapping[str, Sequence[Record]],
-  label: str,
-  group: str,
-  max_points: int = MAX_POINTS,
-) -> Curve:
-  """Makes the curve of a training from its records."""
-  thinned = {name: thin_records(x, max_points) for name, x in splits.items()}
-  return Curve(thinned, label, group)
-
-
 def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
   """Reads the trainings in `pattern`, NAME/seed-S in a workdir, as curves.
 
-  Curves of one name are of one group.
+  Curves of one name are of one group; many of them have fewer points.
   """
   folders = metrics_file.list_recorded(workdir, pattern)
-  shared = 4 * MAX_POINTS // max(len(folders), 1)
-  max_points = min(max(shared, MIN_POINTS), MAX_POINTS)
+  max_points = MAX_POINTS if len(folders) < 10 else MAX_POINTS // 6
   curves = []
   for folder in folders:
     path = str(folder.relative_to(workdir)).removeprefix("runs/")
     name, _, rest = path.partition("/seed-")
     label = f"{name}, seed {rest.partition('/')[0]}"
-    curves.append(make_curve(read_records(folder), label, name, max_points))
+    splits = {
+      split: thin_records(records, max_points)
+      for split, records in read_records(folder).items()
+    }
+    curves.append(Curve(splits, label, name))
   return curves
 
 
@@ -161,22 +152,22 @@ def list_groups(curves: Iterable[Curve]) -> dict[str, str]:
 
 def make_charts(curves: Sequence[Curve]) -> list[Chart]:
   """Returns the charts of the fields that have been recorded."""
-  lines = {field: [*_list_lines(field, curves)] for field in PANELS}
-  return [_make_chart(PANELS[x], lines[x]) for x in PANELS if lines[x]]
-
-
-def _list_lines(field: str, curves: Sequence[Curve]) -> Iterator[Line]:
-  """Yields lines of training, and dots of other splits."""
   styles = list_groups(curves)
-  for curve in curves:
-    for split, records in curve.splits.items():
-      points = [(x["step"], x[field]) for x in records if field in x]
-      if points:
-        style = styles[curve.group]
-        if split != "train" or len(points) == 1:
-          style += " dots"
-        label = f"{curve.label}, {split.replace('_', '-')}"
-        yield Line(label, style, points, points[-1][1])
+  charts = []
+  for field, title in PANELS.items():
+    lines = []
+    for curve in curves:
+      for split, records in curve.splits.items():
+        points = [(x["step"], x[field]) for x in records if field in x]
+        if points:
+          style = styles[curve.group]
+          if split != "train" or len(points) == 1:
+            style += " dots"
+          label = f"{curve.label}, {split.replace('_', '-')}"
+          lines.append(Line(label, style, points, points[-1][1]))
+    if lines:
+      charts.append(_make_chart(title, lines))
+  return charts
 
 
 def _make_chart(title: str, lines: Sequence[Line]) -> Chart:

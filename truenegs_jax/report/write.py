@@ -139,7 +139,11 @@ def _read_pretraining(
 ) -> Iterator[page.Section]:
   """Reads a pre-training, also unfinished."""
   splits = curves.read_records(workdir)
-  run.curves = [curves.make_curve(splits, run.name, run.name)]
+  thinned = {
+    name: curves.thin_records(records, curves.MAX_POINTS)
+    for name, records in splits.items()
+  }
+  run.curves = [curves.Curve(thinned, run.name, run.name)]
   run.sentence = "No training step is recorded yet."
   if train := splits.get("train"):
     _describe_progress(run, train[-1])
