@@ -144,7 +144,6 @@ def test_results_of_robustness_have_scores_of_examples():
   sets["s"]["variants"] = [[0]]
   scores = run.read_robustness(make_score, {"runs": models, "sets": sets})
   assert all(x.correct_N is None for x in scores)
-  assert run.read_robustness(make_score, {"runs": models, "sets": {}}) == []
 
 
 def test_results_of_fine_tuning_have_scores_of_examples():

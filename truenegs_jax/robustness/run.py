@@ -32,8 +32,9 @@ from truenegs_jax.robustness import (
 )
 from truenegs_jax.robustness.annotate import Annotator, load_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
+from truenegs_jax.robustness.transformation import transform_all
 from truenegs_jax.runtime import progress
-from truenegs_jax.runtime.errors import InputError, rerun_command
+from truenegs_jax.runtime.errors import DataError, InputError, rerun_command
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.tasks.records import HUB
 from truenegs_jax.tasks.task import SQUAD, TASKS, Question
@@ -43,6 +44,7 @@ from truenegs_jax.workdir import files, lock
 SWAP = "swap_synonyms"
 ADD = "add_sentence"
 SETS = "sets"  # the folder in a workdir
+SUMMARY = "Scores on changed texts."
 FILES = "robustness.files"  # the config key
 
 
@@ -61,9 +63,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       f"There is nothing to score. Set --config.robustness.sets={SWAP} or"
       " --config.robustness.files=FILE."
     )
-  annotator = None
-  if names:
-    annotator = load_annotator(o.spacy_model)
+  annotator = load_annotator(o.spacy_model) if names else None
+  if annotator:
     wordnet.find_wordnet(c.data.wordnet_dir)
   if c.dry_run:
     seeds = ", ".join(map(str, model.seeds.values()))
@@ -113,11 +114,13 @@ def make_sets(
       )
     title = f"Changing texts, {change.title}"
     with progress.counting(console, title, len(drawn)) as advance:
-      sets.append(
-        transformation.transform_all(
-          drawn, change, seed=c.seed, advance=advance
-        )
+      made = transform_all(drawn, change, seed=c.seed, advance=advance)
+    if not made.transformed:
+      raise DataError(
+        f"robustness.sets: {name} changed none of {len(drawn):,} questions:"
+        f" {made.about['refused']}. Remove it, or choose other questions."
       )
+    sets.append(made)
   return sets
 
 
@@ -132,32 +135,24 @@ def _score_sets(
   say = functools.partial(console.print, soft_wrap=True)
   for x in sets:
     say(scores.describe_set(x))
-  sets = [x for x in sets if x.transformed]
-  runs: dict[str, Any] = {}
-  results: dict[str, Any] = {}
-  if sets:
-    answer = functools.partial(model.answer, console=console)
-    runs, by_set = scores.score_model(answer, model.seeds, sets)
-    for x in sets:
-      results[x.name] = scores.make_result(
-        x, config["init"], by_set[x.name], model.network
-      )
+  answer = functools.partial(model.answer, console=console)
+  runs, by_set = scores.score_model(answer, model.seeds, sets)
+  results = {
+    x.name: scores.make_result(x, config["init"], by_set[x.name], model.network)
+    for x in sets
+  }
+  table = scores.make_table(results.values())
+  print_table(table, console)
   notes = [model.note] if model.note else []
-  tables = []
-  summary = "No example could be changed, so that there is nothing to score."
-  if results:
-    summary = "Scores on changed texts."
-    tables.append(scores.make_table(results.values()))
-    print_table(tables[0], console)
-  for text in (summary, *notes):
+  for text in (SUMMARY, *notes):
     say(f"* {text}")
   value = {
     "command": rerun_command(),
     "config": config,
     "runs": runs,
-    "summary": summary,
+    "summary": SUMMARY,
     "notes": notes,
-    "tables": [*map(dataclasses.asdict, tables)],
+    "tables": [dataclasses.asdict(table)],
     "sets": results,
   }
   files.save_json(workdir / files.CONFIG, config)

@@ -19,16 +19,13 @@ import random
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from truenegs_jax.robustness.annotate import Annotator, find_tag
+from truenegs_jax.robustness.annotate import Annotator, Token, find_tag
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.wordnet import WordNetReader
 from truenegs_jax.tasks.task import Question
-
-if TYPE_CHECKING:
-  from spacy.tokens import Token
 
 Span = tuple[int, int]  # first character or token, and after the last
 # Synonyms of a token with a tag of the Penn Treebank, without the token.
@@ -129,7 +126,7 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
   return text, spans
 
 
-def find_answers(question: Question, tokens: "Sequence[Token]") -> list[Span]:
+def find_answers(question: Question, tokens: Sequence[Token]) -> list[Span]:
   """Returns each answer's first token and the one after its last."""
   places = []
   for text, start in question.answers:

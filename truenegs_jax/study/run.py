@@ -212,7 +212,7 @@ def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   """
   collected = []
   for name, x in saved["sets"].items():
-    for record in saved["runs"].values():  # none if no example was changed
+    for record in saved["runs"].values():
       for side in SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
           score_N = None
