@@ -184,15 +184,12 @@ def parse_files(text: str) -> dict[str, str]:
     where = item.name
     options = dict(item.options)
     name = options.pop("name", "") or eval_set.find_name(where)
-    if not where or options and not where.startswith(HUB):
+    is_set = where and (not options or where.startswith(HUB))
+    if not is_set or name in (SWAP, ADD, *sources):
       raise InputError(
-        f"{FILES}={text!r}: each item is a file or hf:NAME with its options,"
-        " such as FILE name=TITLE, hf:NAME config=CONFIG split=SPLIT."
-      )
-    if name in (SWAP, ADD, *sources):
-      raise InputError(
-        f"{FILES}={text!r}: the name {name!r} is taken. Give this set another"
-        " name with name=TITLE."
+        f"{FILES}={text!r}: {name!r}. Each item is a file or hf:NAME with its"
+        " options, and has another name, such as FILE name=TITLE, hf:NAME"
+        " config=CONFIG split=SPLIT."
       )
     if options:
       where = f"{where} {grammar.format_item('', options.items())}"

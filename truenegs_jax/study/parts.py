@@ -110,11 +110,6 @@ def make_parts(s: Study, root: pathlib.Path) -> list[Part]:
       f" is not in study.tasks={s.tasks!r}. Add it there, or remove the values"
       " of study.robustness."
     )
-  if not s.arms:
-    raise InputError(
-      "study.arms has no arm. Set it in a config file, such as"
-      ' c.study.arms = {"hc": {"words": "hc"}}.'
-    )
   _check_arms(s.arms)
   parts = []
   for seed in range(s.seeds):
@@ -124,16 +119,21 @@ def make_parts(s: Study, root: pathlib.Path) -> list[Part]:
 
 
 def _check_arms(arms: Mapping[str, Any]) -> None:
-  """Raises InputError for arms that are no dicts or no names of folders."""
+  """Raises InputError without arms that are dicts with names of folders."""
   lower = collections.Counter(map(str.lower, arms))  # equal on some disks
-  for name, arm in arms.items():
-    is_name = ARM.fullmatch(name) and lower[name.lower()] == 1
-    if not is_name or not isinstance(arm, Mapping):
-      raise InputError(
-        f"study.arms: {name!r} is {arm!r}. An arm is a dict of keys, such as"
-        ' {"words": "hc", "masking.prob": 0.25}, with a name for its folder, of'
-        " letters, digits, +, -, _ and dots."
-      )
+  wrong = [
+    name
+    for name, arm in arms.items()
+    if not isinstance(arm, Mapping)
+    or not ARM.fullmatch(name)
+    or lower[name.lower()] > 1
+  ]
+  if wrong or not arms:
+    raise InputError(
+      f"study.arms={arms!r}: {', '.join(wrong) or 'there is no arm'}. An arm is"
+      ' a dict of keys, such as {"words": "hc", "masking.prob": 0.25}, with a'
+      " name for its folder, of letters, digits, +, -, _ and dots."
+    )
 
 
 def _make_chain(

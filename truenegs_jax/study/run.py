@@ -133,7 +133,7 @@ def collect_scores(
 ) -> tuple[list[Score], dict[str, Any]]:
   """Reads the scores of finished parts; CheckpointError if one is damaged.
 
-  Also returns `family`, `width` and `paper` of Comparison, if the parts say so.
+  Also returns `family` and `width` of Comparison, if the parts say so.
   """
   collected: list[Score] = []
   fields: dict[str, Any] = {}
@@ -154,8 +154,6 @@ def collect_scores(
           collected += read_corrections(make, saved)
         else:
           collected += read_robustness(make, saved)
-          sets = saved["sets"].values()
-          fields["paper"] = {x["title"]: x["paper"] for x in sets}
   return collected, fields
 
 

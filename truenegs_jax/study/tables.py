@@ -16,19 +16,18 @@ from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.leaderboard import GLUE
 from truenegs_jax.pretrain.cases import TABLE_2
 from truenegs_jax.report.page import Table
-from truenegs_jax.robustness.scores import SIDES, TRANSFORMED
+from truenegs_jax.robustness.scores import SIDES, TRANSFORMED, find_published
 from truenegs_jax.stats import intervals
 from truenegs_jax.stats.intervals import Runs
 from truenegs_jax.tasks.task import SQUAD, TASKS
 
 CORRECTIONS = "corrections"  # a task of scores
 HELD_OUT = "held-out loss"  # another
+PUBLISHED = "electra of 256"  # the paper's network of table 5
 RATES = {"sequence_rate": "Iter", "mismatch_rate": "Pred"}  # of table 2
 DIFFERENCE = "difference"  # label of a row
 
 Key = tuple[str, str]  # task and metric
-# The paper's scores before and after the change, by set, model and metric.
-Paper = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
 
 
@@ -75,7 +74,6 @@ class Comparison:
   finetune_seeds: Sequence[int]  # of each task of fine-tuning
   family: str = "electra"  # of the network that is fine-tuned
   width: int = 256
-  paper: Paper = dataclasses.field(default_factory=dict)
 
 
 def correction_metric(rate: str, percent: float) -> str:
@@ -245,11 +243,13 @@ def _make_finetuning_table(
 
 def _make_robustness_tables(study: Comparison) -> Iterator[Table]:
   """Makes a table for each set of robustness."""
+  network = f"{study.family} of {study.width}"
   for title, metrics in _robustness_sets(study).items():
     names = [f"{metric} {side}" for metric in metrics for side in SIDES]
     paper = {}
-    for label, published in study.paper.get(title, {}).items():
-      pairs = [published[metric] for metric in metrics]
+    published = find_published(title) if network == PUBLISHED else {}
+    for label, scores in published.items():
+      pairs = [scores[metric] for metric in metrics]
       paper[label] = [x for b, a in pairs for x in (b, a, b - a)]
     yield _make_table(
       f"Table 5 of the paper: {title}, %" if paper else f"{title}, %",
