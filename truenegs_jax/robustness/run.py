@@ -114,13 +114,13 @@ def make_sets(
       )
     title = f"Changing texts, {change.title}"
     with progress.counting(console, title, len(drawn)) as advance:
-      made = transform_all(drawn, change, seed=c.seed, advance=advance)
-    if not made.transformed:
+      new_set = transform_all(drawn, change, seed=c.seed, advance=advance)
+    if not new_set.transformed:
       raise DataError(
         f"robustness.sets: {name} changed none of {len(drawn):,} questions:"
-        f" {made.about['refused']}. Remove it, or choose other questions."
+        f" {new_set.about['refused']}. Remove it, or choose other questions."
       )
-    sets.append(made)
+    sets.append(new_set)
   return sets
 
 

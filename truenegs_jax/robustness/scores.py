@@ -65,7 +65,7 @@ def estimate(scores: Scores) -> dict[str, float]:
 
 
 def score_model(
-  answer: Callable[[Sequence[Question]], Sequence[Sequence[str]]],
+  answer: Callable[[Sequence[Question]], Sequence[Sequence[Any]]],
   seeds: Mapping[str, int | None],
   sets: Sequence[EvalSet],
 ) -> tuple[dict[str, Any], dict[str, SetScores]]:
