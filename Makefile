@@ -111,8 +111,6 @@ test-all: $(H100_COMPILERS) $(BUCKETS) $(BEAM) $(TF_TEXT_INSTALLED)
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@$(BIN)/truenegs wordnet || launch/wordnet_debian.sh || \
 	  echo "warning: WordNet is missing. Tests that need it are skipped."
-	@command -v chromium > /dev/null || echo "warning: chromium is" \
-	  "missing (Debian: apt-get install chromium). Tests that need it are skipped."
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal \
 	  $(if $(filter test,$@),-m "not slow") $(PYTEST_ARGS)
 

@@ -134,7 +134,6 @@ setuptools.setup(
       "matplotlib>=3.10.8",
       "mypy>=1.15",
       "nbclient>=0.10",
-      "playwright>=1.50",
       "pytest>=8.3",
       "pytest-timeout>=2.4",
       "pytest-xdist>=3.6",

@@ -2,8 +2,8 @@
 
   truenegs main --config=robustness --config.init=runs/finetune_squad
 
-`init` is the workdir of a fine-tuning, whose seeds are pooled, or any model of
-Hugging Face for questions or classes, as a folder or by its name on the hub. By
+`init` is the workdir of a fine-tuning on SQuAD, whose seeds are pooled, or any
+model of Hugging Face for questions, as a folder or by its name on the hub. By
 default, the dev set is that of the fine-tuning, and the sample has 300
 questions, as the paper's; --config.robustness.rows=0 takes all.
 
@@ -11,8 +11,7 @@ questions, as the paper's; --config.robustness.rows=0 takes all.
     --config.robustness.files=sample1k-HCVerifyAll.json,trans_AddSentDiverse.json
 
 `files` are published sets as they are: TextFlint's ori/trans pairs, AddSent and
-AddOneSent, PAWS, HANS, sets/trans_NAME.json of another workdir, or hf:NAME
-(AdvGLUE).
+AddOneSent, sets/trans_NAME.json of another workdir, or hf:NAME.
 
 Zhang et al. 2023 give exact match before and after for small models, of 293
 questions with a distractor: 80.55 -> 25.60, HC 82.59 -> 34.13, SR 78.84 ->

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.load import load_config
 from truenegs_jax.config.tables import Study
-from truenegs_jax.report.tables import print_table
+from truenegs_jax.report.page import print_table
 from truenegs_jax.runtime import progress
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run as study
@@ -136,7 +136,7 @@ def main(argv: list[str]) -> None:
       finetune_seeds=(),
     )
     for table in tables.make_tables(comparison):
-      print_table(tables.to_table(table), console)
+      print_table(table, console)
     save_measures(measured, workdir / "measures.csv")
 
 

@@ -54,7 +54,6 @@ WORDS = ("house", "home", "firm", "take", "assume", "in", "maison", "demeure")
 VECTORS = np.arange(24, dtype="<f4").reshape(8, 3) - 7
 MYTHES = "UTF-8\nhouse|2\n(noun)|home|firm (fam.)\n(verb)|take\nhome|1\n-|house"
 OMW = "# French\tfra\n00001740-n\tfra:lemma\tmaison\n00001740-n\tlemma\tdemeure"
-MNLI = TASKS["mnli"]
 
 
 class Reader(NamedTuple):
@@ -136,7 +135,7 @@ def read_source(source, option="path"):
 
 
 def read_set(path):
-  return eval_set.read_published("set", str(path), MNLI)
+  return eval_set.read_published("set", str(path))
 
 
 def read_task(path):
@@ -168,16 +167,10 @@ SYNONYMS = {
 TASK_READERS = {
   "own.tsv": (read_task, tsv(("text", "label"), ("a swan", "1"))),
   "own.csv": (read_task, b'text,label\n"a ""swan""",1\n'),
-  "hans.tsv": (
-    read_set,
-    tsv(
-      ("gold_label", "sentence1", "sentence2", "pairID"),
-      ("entailment", "A.", "B.", "ex1"),
-    ),
-  ),
   "ori_x.json": (
     read_set,
-    b'{"premise": "A.", "hypothesis": "B.", "y": "neutral", "sample_id": 0}',
+    b'{"context": "A swan.", "question": "Who?", "sample_id": 0, "answers":'
+    b' [{"text": "swan", "answer_start": 2}]}',
   ),
   "cola.tsv": (
     lambda x: records.read_split(TASKS["cola"], "dev", "", file=str(x)),

@@ -16,7 +16,7 @@ from support.small_predictions import (
 )
 from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, make_tokenizer
 from truenegs_jax.pretrain import cases
-from truenegs_jax.report.pretraining import show_cases
+from truenegs_jax.report.write import show_cases
 from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.pretrain import cases, evaluate
-from truenegs_jax.report.tables import print_table
+from truenegs_jax.report.page import print_table
 from truenegs_jax.train import metrics
 
 UNIGRAM_V = np.ones(9)

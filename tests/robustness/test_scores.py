@@ -6,16 +6,16 @@ from scipy import stats
 
 from truenegs_jax.robustness import scores as scores_lib
 from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.robustness.scores import estimate, score_set
-from truenegs_jax.tasks.task import SQUAD, TASKS, Example, Question
+from truenegs_jax.robustness.scores import estimate, score_model, score_set
+from truenegs_jax.tasks.task import Question
+
+GOLD = "deep blue sea"
 
 
-def make_questions(count, gold="deep blue sea"):
-  return [Question(str(i), "q", gold, ((gold, 0),), "") for i in range(count)]
-
-
-def answers(correct_N):
-  return ["deep blue sea" if x else "hill" for x in correct_N]
+def make_questions(count):
+  return [
+    Question(str(i), f"q{i}", GOLD, ((GOLD, 0),), "") for i in range(count)
+  ]
 
 
 def make_set(count, **fields):
@@ -23,18 +23,15 @@ def make_set(count, **fields):
   return EvalSet("s", "S", questions, questions, {}, **fields)
 
 
-def score(examples, task, original, transformed):
-  answers = {"s original": original, "s transformed": transformed}
-  return score_set(examples, task, answers)
+def score(x, original, transformed):
+  return score_set(x, {"s original": original, "s transformed": transformed})
 
 
 def test_a_question_counts_by_its_worst_variant():
-  variants = [(0, 1), (), (2,)]
-  questions = make_questions(3)
-  x = EvalSet("s", "S", questions, questions, {}, variants)
-  original = [["deep blue sea", "deep blue", "deep blue sea"]]
+  x = make_set(3, variants=[(0, 1), (), (2,)])
+  original = [[GOLD, "deep blue", GOLD]]
   changed = [["deep blue", "blue", "hill"]]  # F1 80, 50, 0
-  scores = score(x, TASKS[SQUAD], original, changed)
+  scores = score(x, original, changed)
   f1_SxN = scores["f1"]["transformed"].example_SxN
   np.testing.assert_allclose(f1_SxN, [[50, 80, 0]])
   assert estimate(scores["em"]["original"])["value"] == pytest.approx(200 / 3)
@@ -44,10 +41,12 @@ def test_a_question_counts_by_its_worst_variant():
 def test_standard_errors_count_questions_not_answers():
   rng = np.random.default_rng(0)
   right_N = rng.random(300) < 0.8
-  x, before, after = make_set(300), answers(right_N), answers(right_N[::-1])
-  one, three = (
-    score(x, TASKS[SQUAD], [before] * n, [after] * n) for n in (1, 3)
+  x = make_set(300)
+  before, after = (
+    [GOLD if is_right else "hill" for is_right in y]
+    for y in (right_N, right_N[::-1])
   )
+  one, three = (score(x, [before] * n, [after] * n) for n in (1, 3))
   p = right_N.mean()
   expected = 100 * np.sqrt(p * (1 - p) / 299)
   for scores in (one, three):
@@ -57,45 +56,48 @@ def test_standard_errors_count_questions_not_answers():
   assert len(three["em"]["original"].by_run()) == 3
 
 
-def test_errors_of_correlations_are_bootstrapped():
-  task, rng = TASKS["cola"], np.random.default_rng(0)
-  labels = rng.integers(2, size=400)
-  guesses = np.where(rng.random(400) < 0.8, labels, 1 - labels)
-  rows = [Example(str(i), "a", None, str(x), "") for i, x in enumerate(labels)]
-  x = EvalSet("s", "S", rows, rows, {})
-  scores = score(x, task, [labels.astype(str)], [guesses.astype(str)])
-  changed = estimate(scores["matthews"]["transformed"])
-  assert changed["value"] == pytest.approx(60, abs=8)
-  assert changed["se"] == pytest.approx(100 * 0.8 / np.sqrt(400), rel=0.15)
-  drop = estimate(scores["matthews"]["drop"])
-  assert drop["value"] == pytest.approx(100 - changed["value"])
+def test_equal_questions_are_answered_once_and_count_in_their_sets():
+  questions = make_questions(3)
+  pair = EvalSet("pair", "P", questions[:2], questions[1:], {})
+  alone = EvalSet("alone", "A", [], questions, {})
+  numbered = []
 
+  def answer(examples):
+    numbered.append([x.key for x in examples])
+    return [[GOLD, "blue", GOLD], ["hill"] * 3]
 
-def test_classes_are_merged_as_in_hans():
-  rows = [
-    Example(str(i), "a", "b", label, "")
-    for i, label in enumerate(["entailment", "non-entailment"] * 2)
+  runs, by_set = score_model(answer, {"x": 0, "y": 7}, [pair, alone])
+  assert numbered == [["0", "1", "2"]]
+  assert [(x["task"], x["seed"]) for x in runs.values()] == [
+    ("squad", 0),
+    ("squad", 7),
   ]
-  merged = dict.fromkeys(("neutral", "contradiction"), "non-entailment")
-  x = EvalSet("s", "S", (), rows, {}, merged=merged)
-  given = [["entailment", "neutral", "contradiction", "contradiction"]]
-  scores = score(x, TASKS["mnli"], [[]], given)
-  assert estimate(scores["accuracy"]["transformed"])["value"] == 75
-  assert not {"original", "drop"} & scores["accuracy"].keys()
+  saved = runs["x"]["answers"]
+  assert [*saved] == ["pair original", "pair transformed", "alone transformed"]
+  assert saved["pair transformed"] == {
+    **{"keys": ["1", "2"], "golds": [(GOLD,)] * 2, "answers": ["blue", GOLD]}
+  }
+  values = {split: x["em"] for split, x in runs["x"]["scores"].items()}
+  assert values == pytest.approx(
+    {
+      **{"pair original": 50, "pair transformed": 50, "pair drop": 0},
+      "alone transformed": 200 / 3,
+    }
+  )
+  assert "drop" not in by_set["alone"]["em"]
+  assert estimate(by_set["pair"]["em"]["original"])["value"] == 25
 
 
 @pytest.mark.parametrize(
-  ("title", "metrics", "em"),
+  ("title", "em"),
   [
-    ("SwapSynWordNet", ("em", "f1"), (80.67, 74.67)),
-    ("AddSentDiverse-style", ("em", "f1"), (80.55, 25.60)),
-    ("add_sentence", ("em", "f1"), (80.55, 25.60)),
-    ("Synonym swap", ("em", "f1"), None),
-    ("SwapSynWordNet", ("accuracy",), None),
+    ("SwapSynWordNet", (80.67, 74.67)),
+    ("AddSentDiverse-style", (80.55, 25.60)),
+    ("add_sentence", (80.55, 25.60)),
+    ("Synonym swap", None),
   ],
 )
-def test_the_papers_rows_stand_only_beside_its_own_sets(title, metrics, em):
-  paper = scores_lib.find_published(title, metrics)
+def test_the_papers_rows_stand_only_beside_its_own_sets(title, em):
+  paper = scores_lib.find_published(title)
   assert [paper["paper, ELECTRA small"]["em"]] == [em] if em else not paper
-  for network in ("bert of 256 units", "discriminator of 768 units"):
-    assert not scores_lib.find_published(title, metrics, network)
+  assert not scores_lib.find_published(title, "discriminator of 768 units")

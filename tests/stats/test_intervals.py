@@ -43,7 +43,7 @@ def draw(*shape, seed=0):
   return np.random.default_rng(seed).normal(70, 5, size=(2, *shape))
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 7])
+@pytest.mark.parametrize("seeds", [2, 7])
 @pytest.mark.parametrize("has_examples", [False, True])
 def test_one_fine_tuning_without_examples_gives_the_paired_t_interval(
   seeds, has_examples
@@ -55,10 +55,7 @@ def test_one_fine_tuning_without_examples_gives_the_paired_t_interval(
     for x, arm in zip(scores_2xS, ("hc", "baseline"), strict=True)
   )
   if not has_examples:
-    ours, theirs = (
-      [dataclasses.replace(y, correct_N=None) for y in x]
-      for x in (ours, theirs)
-    )
+    ours = [dataclasses.replace(x, correct_N=None) for x in ours]
   result = compare(ours, theirs)
   test = stats.ttest_rel(*scores_2xS.reshape(2, seeds))
   expected = test.confidence_interval(0.95)
@@ -67,13 +64,18 @@ def test_one_fine_tuning_without_examples_gives_the_paired_t_interval(
 
 
 def test_equal_seeds_give_the_paired_interval_of_the_examples():
-  ours, theirs = (np.repeat(x, 4, 0) for x in draw(1, 1, 2, 400))
-  result = compare(ours, theirs)
-  difference_N = (ours - theirs)[0, 0].mean(0)
-  half = stats.norm.isf(0.025) * stats.sem(difference_N)
-  assert result.value == pytest.approx(difference_N.mean())
-  assert result.half_width == pytest.approx(half)
-  assert result.seed_variance == pytest.approx(0, abs=1e-20)
+  ours, theirs = (np.repeat(x, 4, 0) for x in draw(1, 2, 2, 400))
+  halves = []
+  for task in (0, 1):
+    of_task = slice(task, task + 1)
+    result = compare(ours[:, of_task], theirs[:, of_task])
+    difference_N = (ours - theirs)[0, task].mean(0)
+    half = stats.norm.isf(0.025) * stats.sem(difference_N)
+    assert result.value == pytest.approx(difference_N.mean())
+    assert result.half_width == pytest.approx(half)
+    halves.append(half)
+  both = compare(ours, theirs, 2).half_width
+  assert both == pytest.approx(np.linalg.norm(halves) / 2)
 
 
 def test_intervals_do_not_depend_on_labels_and_order():
@@ -82,28 +84,13 @@ def test_intervals_do_not_depend_on_labels_and_order():
   rng = np.random.default_rng(1)
   order_N, order_S = rng.permutation(50), rng.permutation(4)
   shuffled = [x[order_S][:, :, ::-1][..., order_N] for x in (ours, theirs)]
-  other = compare(*shuffled, 2)
-  assert dataclasses.astuple(other) == pytest.approx(
-    dataclasses.astuple(result)
-  )
+  assert compare(*shuffled, 2) == pytest.approx(result)
   low, high = bounds(compare(theirs, ours, 2))
   assert (-high, -low) == pytest.approx(bounds(result))
   # Examples that are easier for both arms change nothing.
   ease_N = 40 * np.arange(50)
   shifted = compare(ours + ease_N, theirs + ease_N, 2)
   assert bounds(shifted) == pytest.approx(bounds(result))
-
-
-def test_the_average_of_tasks_adds_the_variances_of_their_examples():
-  ours, theirs = draw(5, 2, 2, 80)
-  ours = ours + 20 * np.random.default_rng(2).normal(size=(1, 2, 1, 80))
-  both = compare(ours, theirs, 2)
-  tasks = [compare(ours[:, i : i + 1], theirs[:, i : i + 1]) for i in (0, 1)]
-  assert both.value == pytest.approx(np.mean([x.value for x in tasks]))
-  total = sum(x.example_variance for x in tasks)
-  assert both.example_variance == pytest.approx(total / 4)
-  difference_S = (ours - theirs).mean((1, 2, 3))
-  assert both.seed_variance == pytest.approx(difference_S.var(ddof=1) / 5)
 
 
 def test_only_seeds_of_both_arms_with_all_tasks_count():
@@ -120,20 +107,15 @@ def test_only_seeds_of_both_arms_with_all_tasks_count():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_right", [False, True])
 @pytest.mark.parametrize(
   ("seeds", "runs", "shares"),
   [
-    (2, 1, (1.0, 0.0, 0.0)),
     (2, 1, (0.8, 0.0, 0.2)),
     (3, 1, (0.3, 0.2, 0.5)),
-    (3, 3, (0.5, 0.5, 0.0)),
     (10, 3, (0.1, 0.1, 0.8)),
   ],
 )
-def test_intervals_of_studies_cover_the_true_difference(
-  is_right, seeds, runs, shares
-):
+def test_intervals_of_studies_cover_the_true_difference(seeds, runs, shares):
   """The variance has shares of seeds, fine-tunings and examples."""
   rng = np.random.default_rng(0)
   shape = (2, seeds, 1, runs, 300)
@@ -144,9 +126,7 @@ def test_intervals_of_studies_cover_the_true_difference(
     mean = 50 + seed * rng.normal(size=(2, seeds, 1, 1, 1))
     mean = mean + run * rng.normal(size=(*shape[:4], 1))
     mean = mean + example * rng.normal(size=(2, 1, 1, 1, 300))
-    score = mean + 20 * rng.normal(size=shape)
-    if is_right:
-      score = 100.0 * (100 * rng.random(shape) < mean)
+    score = 100.0 * (100 * rng.random(shape) < mean)
     difference = compare(*score)
     is_covered.append(abs(difference.value) <= difference.half_width)
   # 0.93 to 0.973, and 2 standard errors.
@@ -222,14 +202,6 @@ def test_the_interval_over_runs_lacks_the_difference_in_5_percent(dominant):
   assert not num_disagreements
 
 
-def test_the_interval_of_a_mean_is_that_of_the_t_test():
-  values = np.random.default_rng(0).normal(size=7)
-  mean, half = intervals.mean_interval(values)
-  expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-  assert (mean - half, mean + half) == pytest.approx(tuple(expected))
-  assert math.isnan(intervals.mean_interval([1.0])[1])
-
-
 def test_the_jackknife_of_a_mean_is_its_standard_error():
   values = np.random.default_rng(0).normal(size=20)
   left_out = [np.delete(values, i).mean() for i in range(20)]
@@ -262,26 +234,22 @@ def test_an_interval_solves_wilsons_equation(num_clusters):
     assert abs(share - end) == pytest.approx(t * error)
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize(
-  "share, num_clusters", [(0.014, 150), (0.07, 60), (0.3, 20)]
+  "share, clusters, correlation", [(0.07, 60, 0.3), (0.3, 20, 1.0)]
 )
 def test_intervals_cover_the_true_share_in_95_percent(
-  share, num_clusters, correlation
+  share, clusters, correlation
 ):
   """`correlation` is that of two trials of one cluster."""
   rng = np.random.default_rng(0)
   covered = []
   for _ in range(1000):
-    p_T = np.full(num_clusters, share)
     if correlation == 1:
-      p_T = rng.binomial(1, share, num_clusters)
-    elif correlation:
+      p_T = rng.binomial(1, share, clusters)
+    else:
       scale = 1 / correlation - 1
-      p_T = rng.beta(share * scale, (1 - share) * scale, num_clusters)
-    cluster_N = np.repeat(
-      np.arange(num_clusters), 1 + rng.poisson(4, num_clusters)
-    )
+      p_T = rng.beta(share * scale, (1 - share) * scale, clusters)
+    cluster_N = np.repeat(np.arange(clusters), 1 + rng.poisson(4, clusters))
     hit_N = rng.random(len(cluster_N)) < p_T[cluster_N]
     r = intervals.estimate_rate(hit_N, cluster_N)
     covered.append(r.low <= share <= r.high)

@@ -18,7 +18,7 @@ from truenegs_jax.report.write import read_workdir
 from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.tasks import records, squad
-from truenegs_jax.tasks.task import TASKS, Example
+from truenegs_jax.tasks.task import TASKS, Question
 from truenegs_jax.weights import find
 from truenegs_jax.workdir import metrics_file, saved_model
 
@@ -68,7 +68,7 @@ def read_corpus(path):
 
 
 def read_published(path):
-  return eval_set.read_published("set", str(path), SST2)
+  return eval_set.read_published("set", str(path))
 
 
 # File -> its content, and a function of its path that reads it.
@@ -127,8 +127,8 @@ def write_files(root):
   weight_files.write_export(root / "export", tiny.make_bert())
   (root / "export/bert").rename(root / "weights")
   write_texts(root / "rows", make_texts(20))
-  examples = [[Example("1", "a", None, "1", "")]] * 2
-  saved = eval_set.EvalSet("swap", "Swap", *examples, {})
+  questions = [Question("1", "Who?", "A swan.", (("swan", 2),), "")]
+  saved = eval_set.EvalSet("swap", "Swap", questions, questions, {})
   eval_set.save_set(saved, root / "sets")
   (root / "run/checkpoints/3/state").mkdir(parents=True)
   for name, (content, _) in READERS.items():

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.pretrain.cases import Predictions
-from truenegs_jax.report.tables import print_table
+from truenegs_jax.report.page import print_table
 from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(40)]

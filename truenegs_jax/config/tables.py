@@ -148,23 +148,18 @@ class Corrections(Section):
 class Robustness(Section):
   """Scoring on changed texts."""
 
-  task: str = key(
-    "",
-    'Task of the model: "squad", a task of GLUE or "own". "" takes that of the'
-    " fine-tuning, or squad if the model answers questions.",
-  )
   data: str = key(
     "",
     'The dev set: a file, a folder or hf:NAME. "" takes that of the'
     " fine-tuning.",
   )
   rows: int = key(
-    300, "Number of examples drawn from the dev set; 0 takes all.", low=0
+    300, "Number of questions drawn from the dev set; 0 takes all.", low=0
   )
   sets: str = key(
-    "paper",
-    'Sets to make: "swap_synonyms", "add_sentence", which needs questions, or'
-    ' "paper", which makes all that suit the task. "" makes none.',
+    "swap_synonyms,add_sentence",
+    'Sets to make: the paper\'s "swap_synonyms" and "add_sentence". "" makes'
+    " none.",
   )
   files: str = key(
     "",

@@ -33,7 +33,7 @@ from truenegs_jax.pretrain import (
   predict_slots,
 )
 from truenegs_jax.pretrain import resolve as resolve_lib
-from truenegs_jax.report.tables import print_table
+from truenegs_jax.report.page import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path

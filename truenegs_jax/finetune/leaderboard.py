@@ -12,7 +12,7 @@ from typing import Any
 
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.models import encoder
-from truenegs_jax.report.tables import Table
+from truenegs_jax.report.page import Table
 from truenegs_jax.stats.intervals import Comparison, compare_scores
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import SQUAD

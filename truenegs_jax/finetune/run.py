@@ -20,7 +20,7 @@ from rich.console import Console
 from truenegs_jax.finetune import leaderboard, loop, results, task_data
 from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.start import Start, resolve
-from truenegs_jax.report.tables import Table, print_table
+from truenegs_jax.report.page import Table, print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, paths, progress
 from truenegs_jax.runtime.files import disk_errors

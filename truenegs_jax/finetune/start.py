@@ -18,17 +18,17 @@ from truenegs_jax.config.sections import (
   POSITIONS,
   SIZES,
 )
-from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
+from truenegs_jax.configs import finetune_squad
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import results, task_data
 from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.models import finetune
 from truenegs_jax.runtime import progress
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.tasks.task import CLASSES, OWN, SCORE, SPANS, SQUAD, Task
+from truenegs_jax.tasks.task import SPANS, SQUAD, Question, Task
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import hf_folder, hf_names, load, match
 from truenegs_jax.weights.find import Weights
@@ -198,11 +198,9 @@ def _load_tokenizer(
 
 @dataclasses.dataclass(frozen=True)
 class FineTunedModel:
-  """A fine-tuned model, of one or several seeds."""
+  """A model that answers questions, of one or several seeds."""
 
   seeds: Mapping[str, int | None]  # by folder; None of a model of others
-  task: Task
-  outputs: Task  # with labels in the order of the model's outputs
   starts: tuple[Start, ...]  # of each seed
   predictor: task_data.Predictor  # for the parameters of any seed
   note: str  # what limits its scores: failed seeds, few epochs
@@ -218,17 +216,18 @@ class FineTunedModel:
     return f"{self.starts[0].role} of {self.predictor.model.config.width} units"
 
   def answer(
-    self, examples: Sequence[Any], console: Console
+    self, questions: Sequence[Question], console: Console
   ) -> list[Sequence[task_data.Answer]]:
-    """Returns each seed's answers to examples with different keys."""
-    with progress.working(console, "Encoding examples"):
+    """Returns each seed's answers to questions with different keys."""
+    task = task_lib.TASKS[SQUAD]
+    with progress.working(console, "Encoding questions"):
       split = task_data.encode_split(
-        self.options, self.outputs, examples, self.starts[0].tokenizer
+        self.options, task, questions, self.starts[0].tokenizer
       )
     replicated = sharding.replicated_sharding(self.predictor.mesh)
     answers_S = []
     for folder, start in zip(self.seeds, self.starts, strict=True):
-      params = start.make_params(self.outputs, seed=0, complete=True)
+      params = start.make_params(task, seed=0, complete=True)
       _, answers = self.predictor.answer(
         jax.device_put(params, replicated),
         split,
@@ -240,70 +239,52 @@ class FineTunedModel:
 
 
 def open_model(
-  init: str,
-  values: Mapping[str, Any],
-  report: Callable[[str], None],
-  *,
-  task_name: str = "",
+  init: str, values: Mapping[str, Any], report: Callable[[str], None]
 ) -> FineTunedModel:
-  """Opens a fine-tuned model; reads no arrays yet.
+  """Opens a model that was fine-tuned on questions; reads no arrays yet.
 
-  Args:
-    values: a config of the task "robustness" as a dict.
-    task_name: the task; "" for that of the run, or the only one of its head.
+  `values` is a config of the task "robustness" as a dict.
   """
   if not init:
     raise InputError(
-      "init='' names no model. Set --config.init=WORKDIR of a fine-tuning,"
-      " or a folder or hub name of a Hugging Face model with a head for"
-      " questions or classes."
+      "init='' names no model. Set --config.init=WORKDIR of a fine-tuning on"
+      " SQuAD, or a folder or hub name of a Hugging Face model for questions."
     )
-  runs, note = _find_runs(init, task_name)
+  runs, note = _find_runs(init)
   seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
   seeds = seeds or {init: None}
   run = next(iter(runs.values()), None)
   network = Weights(next(iter(seeds)), report).encoder()
-  head = match.detect_task_head(network)
-  if not head:
+  if match.detect_task_head(network) != "spans":
     raise InputError(
-      f"init: {network.location} has no head for questions or classes, so it"
-      " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
-      " finetune_glue, and pass that workdir."
+      f"init: {network.location} has no head for questions. Fine-tune it with"
+      " --config=finetune_squad, and pass that workdir."
     )
-  task = _find_task(run, task_name, network, head)
-  classes = _find_classes(network, head, task)
-  outputs = dataclasses.replace(task, labels=classes)
-  options = parse_options(_make_values(values, run, task))
+  options = parse_options(_make_values(values, run))
   each = (dataclasses.replace(options, init=folder) for folder in seeds)
   starts = tuple(resolve(x, report) for x in each)
+  task = task_lib.TASKS[SQUAD]
   for start in starts:
-    start.match_task(outputs)
-  predictor = task_data.Predictor(options, starts[0].make_model(outputs))
-  return FineTunedModel(seeds, task, outputs, starts, predictor, note)
+    start.match_task(task)
+  predictor = task_data.Predictor(options, starts[0].make_model(task))
+  return FineTunedModel(seeds, starts, predictor, note)
 
 
-def _find_runs(init: str, task: str) -> tuple[dict[str, Result], str]:
+def _find_runs(init: str) -> tuple[dict[str, Result], str]:
   """Returns runs by the folders of their models, {} for models of others.
 
   Runs that failed are left out. A note says so, and how the runs differ from
   the published setting.
   """
   workdir = open_path("init", init)
-  by_task = results.load_all(workdir)
-  if not by_task:
+  pool = results.load_all(workdir).get(SQUAD, [])
+  if not pool:
     if any(workdir.glob(results.RUNS)):
       raise InputError(
-        f"init={init!r} is a fine-tuning without a finished run. Run its"
-        " command again to continue it."
+        f"init={init!r} is a fine-tuning without a finished run on SQuAD. Run"
+        " its command again to continue it, or choose another folder."
       )
     return {}, ""
-  if task not in by_task and (task or len(by_task) > 1):
-    raise InputError(
-      f"init={init!r} has runs of {', '.join(by_task)}, and robustness.task="
-      f"{task!r} is none of these. Set --config.robustness.task={min(by_task)},"
-      " for example."
-    )
-  pool = by_task[task or next(iter(by_task))]
   runs: dict[str, Result] = {}
   failed: list[str] = []
   for x in pool:
@@ -329,59 +310,11 @@ def _find_runs(init: str, task: str) -> tuple[dict[str, Result], str]:
   return runs, f"{init}: {'; '.join(notes)}." if notes else ""
 
 
-def _find_task(
-  run: Result | None, name: str, network: Network, head: str
-) -> Task:
-  """Returns the task of a run or the one that is set; refuses other heads."""
-  if run and run.task == OWN:
-    labels = tuple(run.provenance["labels"])
-    kind = CLASSES if labels else SCORE
-    saved = run.provenance[files.CONFIG]["finetune"]
-    own = {name: saved[name] for name in ("text", "label")}
-    task = task_lib.define_own_task(**own, kind=kind)
-    metrics = (*run.scores["dev"],)
-    return dataclasses.replace(task, labels=labels, metrics=metrics)
-  name = run.task if run else name or (SQUAD if head == "spans" else "")
-  one_of("robustness.task", name, task_lib.TASKS)
-  task = task_lib.TASKS[name]
-  if (head == "spans") != (task.kind == SPANS):
-    raise InputError(
-      f"init: {network.location} has the head {head!r}, which is not for"
-      f" {task.title}. Choose another model or --config.robustness.task."
-    )
-  return task
-
-
-def _find_classes(network: Network, head: str, task: Task) -> tuple[str, ...]:
-  """Returns the labels of a task in the order of a model's outputs."""
-  if task.kind == SPANS:
-    return ()
-  output = hf_names.task_head(head, network.backbone)["task_head/output"]
-  size = network.arrays.shapes[f"{output}.weight"][0]
-  if task.kind == SCORE and size == 1:
-    return ()
-  known = {label.casefold(): label for label in task.labels}
-  if set(task.labels) == set(task_lib.BINARY):
-    known |= task_lib.HUB_LABELS | {f"label_{i}": i for i in task_lib.BINARY}
-  saved = match.read_labels(network.fields)
-  classes = tuple(known.get(name.casefold(), "") for name in saved)
-  if len(classes) == size and sorted(classes) == sorted(task.labels):
-    return classes
-  raise InputError(
-    f"init: {network.location} has {size} outputs,"
-    f" {', '.join(saved[:8]) or 'unnamed'}, but {task.title} needs"
-    f" {', '.join(task.labels) or 'one score'}. Choose the model's task with"
-    " --config.robustness.task, or name the classes in id2label of its"
-    " config.json."
-  )
-
-
 def _make_values(
-  values: Mapping[str, Any], run: Result | None, task: Task
+  values: Mapping[str, Any], run: Result | None
 ) -> dict[str, Any]:
   """Returns the config of the run's fine-tuning, in which `values` go first."""
-  makers = {SQUAD: finetune_squad, OWN: finetune_own}
-  config = makers.get(task.name, finetune_glue).get_config().to_dict()
+  config = finetune_squad.get_config().to_dict()
   saved = run.provenance.get(files.CONFIG, {}) if run else {}
   config["length"] = values["length"] or saved.get("length", config["length"])
   config["batch_size"] = values["batch_size"]
@@ -394,5 +327,5 @@ def _make_values(
       config["finetune"][name] = ""
     key = "data" if is_folder else "dev"
     config["finetune"][key] = data
-  config["finetune"]["tasks"] = task.name
+  config["finetune"]["tasks"] = SQUAD
   return config

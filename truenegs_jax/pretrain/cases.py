@@ -9,7 +9,7 @@ import numpy as np
 
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import read_words
-from truenegs_jax.report import page, tables
+from truenegs_jax.report import page
 from truenegs_jax.stats.intervals import Rate, estimate_rate
 from truenegs_jax.synonyms.table import SynonymTable
 
@@ -111,7 +111,7 @@ def find_table_2(
 
 def make_rates_table(
   checkpoints: Sequence[CheckpointRates], source: str
-) -> tables.Table:
+) -> page.Table:
   """Makes a row for each checkpoint; "Iter" and "Pred" are the paper's."""
   shares = find_table_2([(x.step, x.percent) for x in checkpoints])
   paper = {index: TABLE_2[percent] for percent, index in shares.items()}
@@ -130,7 +130,7 @@ def make_rates_table(
     row["BERT large"] = " ".join(published[2:])
     rows.append(row)
   title = f"Corrections by {source} (%, with 95 % intervals), and in the paper"
-  return tables.Table(title, rows, [TABLE_2_NOTE])
+  return page.Table(title, rows, [TABLE_2_NOTE])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _show_slot(p: Predictions, m: int, tokenizer: Tokenizer) -> str:
   return " ".join(sentence.split())
 
 
-def make_cases_table(search: Search, cases: Sequence[Case]) -> tables.Table:
+def make_cases_table(search: Search, cases: Sequence[Case]) -> page.Table:
   """Makes a table like the paper's figure 3; its title counts all cases."""
   title = page.describe_search(search.searched, search.corrected, len(cases))
   rows = []
@@ -221,4 +221,4 @@ def make_cases_table(search: Search, cases: Sequence[Case]) -> tables.Table:
         "synonyms of gold": ", ".join(synonyms),
       }
     )
-  return tables.Table(title, rows)
+  return page.Table(title, rows)

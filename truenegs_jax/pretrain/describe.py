@@ -3,7 +3,6 @@
 Dry runs and starts print the lines, and about.json has them.
 """
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +12,6 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import Negatives, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
-from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.sources import describe_sources
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking
@@ -21,7 +19,7 @@ from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import is_hub_name
 from truenegs_jax.synonyms.run_table import resolve_auto
-from truenegs_jax.train import metrics, sharding
+from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import find
 from truenegs_jax.workdir import files
@@ -205,19 +203,7 @@ def describe_resume(
     )
 
 
-def about(run: Run, inputs: Inputs) -> dict[str, Any]:
-  """Returns what about.json has beside the lines of a start."""
-  rows = inputs.train_rows
-  return {
-    "row_flops": row_flops(run),
-    "uniform_entropy": math.log(len(run.tokenizer.vocab)),
-    "unigram_entropy": metrics.entropy(rows.unigram_V),
-    "sources": _describe_text(rows.manifest),
-    "padding_warning": rows_folder.padding_warning(rows.manifest),
-  }
-
-
-def _describe_text(manifest: dict[str, Any]) -> list[str]:
+def describe_text(manifest: dict[str, Any]) -> list[str]:
   """Describes each part of the text, without names of files and folders."""
   lines = []
   sources = manifest["options"]["sources"]

@@ -20,8 +20,7 @@ from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.models.pretrain import Model
 from truenegs_jax.pretrain import cases, predict_slots
 from truenegs_jax.pretrain.plan import Trained
-from truenegs_jax.report.page import format_estimate
-from truenegs_jax.report.tables import Table, print_table
+from truenegs_jax.report.page import Table, format_estimate, print_table
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.synonyms.table import SynonymTable

@@ -193,7 +193,8 @@ def start(
     write_tokenizer(run.tokenizer, workdir)
     if inputs.table is not None:
       inputs.table.save(workdir / files.SYNONYMS)
-    about = {"lines": lines, **describe.about(run, inputs)}
+    sources = describe.describe_text(inputs.train_rows.manifest)
+    about = {"lines": lines, "sources": sources}
     files.save_json(workdir / files.ABOUT, about)
   return started
 

@@ -6,7 +6,7 @@ Axes: N records of a split.
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +14,8 @@ import numpy as np
 from truenegs_jax.workdir import metrics_file
 
 MAX_POINTS = 300  # of a curve; a chart is about as many pixels wide
-MIN_POINTS = 50  # of each of many curves, which share four times MAX_POINTS
 MAX_VALUE = 1e30  # of an axis; more is damage
 MIN_SPREAD = 1e-30  # of the values of an axis, unless they are constant
-LONG_PAUSE = 10.0  # in median times between records: the run was stopped
 STYLES = 6  # colours, of groups in turn
 NUM_TICKS = 4  # of an axis, about
 # The corners of a chart's area, in pixels of parts.html.
@@ -64,10 +62,6 @@ class Curve:
   splits: Mapping[str, Sequence[Record]]  # thinned
   label: str
   group: str  # curves of one group have one colour
-  # For a field, values to compare with, by their names.
-  guesses: Mapping[str, Mapping[str, float]] = dataclasses.field(
-    default_factory=dict
-  )
 
 
 class Line(NamedTuple):
@@ -88,21 +82,15 @@ class Chart(NamedTuple):
   y_ticks: Sequence[tuple[float, float]]
 
 
-def read_records(
-  workdir: pathlib.Path,
-) -> tuple[dict[str, list[Record]], int]:
-  """Reads metrics.jsonl by split; also returns the number of damaged lines.
+def read_records(workdir: pathlib.Path) -> dict[str, list[Record]]:
+  """Reads metrics.jsonl by split, without damaged lines.
 
   Without hard correction, `mlm` is over all slots and becomes
   `mlm_uncorrected`, to be compared with that of other runs. Shares become
   percentages.
   """
   splits: dict[str, list[Record]] = {}
-  damaged = 0
-  for _, record in metrics_file.iterate_records(workdir):
-    if record is None:
-      damaged += 1
-      continue
+  for record in metrics_file.read_records(workdir):
     split = record.pop("split")
     if "mlm" in record and "mlm_uncorrected" not in record:
       record["mlm_uncorrected"] = record.pop("mlm")
@@ -111,18 +99,7 @@ def read_records(
       if record.get(name) is not None:
         record[name] *= 100
     splits.setdefault(split, []).append(record)
-  return splits, damaged
-
-
-def count_hours(records_N: Sequence[Record]) -> float:
-  """Returns the hours of training, without pauses.
-
-  The time before the first record is taken to be that between two.
-  """
-  secs_N = np.diff([x["time"] for x in records_N])
-  usual = float(np.median(secs_N)) if len(secs_N) else 0.0
-  is_pause_N = (secs_N > max(LONG_PAUSE * usual, 60)) | (secs_N < 0)
-  return (usual + float(np.where(is_pause_N, usual, secs_N).sum())) / 3600
+  return splits
 
 
 def thin_records(
@@ -149,11 +126,10 @@ def thin_records(
 def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
   """Reads the trainings in `pattern`, NAME/seed-S in a workdir, as curves.
 
-  Curves of one name are of one group.
+  Curves of one name are of one group; many of them have fewer points.
   """
   folders = metrics_file.list_recorded(workdir, pattern)
-  shared = 4 * MAX_POINTS // max(len(folders), 1)
-  max_points = min(max(shared, MIN_POINTS), MAX_POINTS)
+  max_points = MAX_POINTS if len(folders) < 10 else MAX_POINTS // 6
   curves = []
   for folder in folders:
     path = str(folder.relative_to(workdir)).removeprefix("runs/")
@@ -161,9 +137,9 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
     label = f"{name}, seed {rest.partition('/')[0]}"
     splits = {
       split: thin_records(records, max_points)
-      for split, records in read_records(folder)[0].items()
+      for split, records in read_records(folder).items()
     }
-    curves.append(Curve(splits, label=label, group=name))
+    curves.append(Curve(splits, label, name))
   return curves
 
 
@@ -175,29 +151,22 @@ def list_groups(curves: Iterable[Curve]) -> dict[str, str]:
 
 def make_charts(curves: Sequence[Curve]) -> list[Chart]:
   """Returns the charts of the fields that have been recorded."""
-  lines = {field: [*_list_lines(field, curves)] for field in PANELS}
-  return [_make_chart(PANELS[x], lines[x]) for x in PANELS if lines[x]]
-
-
-def _list_lines(field: str, curves: Sequence[Curve]) -> Iterator[Line]:
-  """Yields lines of training, dots of other splits, and lines of guesses."""
   styles = list_groups(curves)
-  steps = set[float]()
-  guesses = dict[tuple[str, float], None]()  # each once
-  for curve in curves:
-    for split, records in curve.splits.items():
-      points = [(x["step"], x[field]) for x in records if field in x]
-      if points:
-        style = styles[curve.group]
-        if split != "train" or len(points) == 1:
-          style += " dots"
-        label = f"{curve.label}, {split.replace('_', '-')}"
-        yield Line(label, style, points, points[-1][1])
-        steps |= {x for x, _ in points}
-        guesses |= dict.fromkeys(curve.guesses.get(field, {}).items())
-  for label, value in guesses:
-    ends = [(min(steps), value), (max(steps), value)]
-    yield Line(label, "guess", ends, value)
+  charts = []
+  for field, title in PANELS.items():
+    lines = []
+    for curve in curves:
+      for split, records in curve.splits.items():
+        points = [(x["step"], x[field]) for x in records if field in x]
+        if points:
+          style = styles[curve.group]
+          if split != "train" or len(points) == 1:
+            style += " dots"
+          label = f"{curve.label}, {split.replace('_', '-')}"
+          lines.append(Line(label, style, points, points[-1][1]))
+    if lines:
+      charts.append(_make_chart(title, lines))
+  return charts
 
 
 def _make_chart(title: str, lines: Sequence[Line]) -> Chart:

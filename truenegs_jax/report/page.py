@@ -1,7 +1,7 @@
 """Renders runs as one HTML file that needs no network and no script.
 
 page.html and parts.html are its templates, in which Jinja escapes every value:
-no text of a run is markup.
+no text of a run is markup. The terminal shows the same tables.
 """
 
 import dataclasses
@@ -10,8 +10,13 @@ import functools
 import importlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import rich.table
+from rich import box
+from rich.console import Console
 
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.report import curves as curves_lib
@@ -22,15 +27,23 @@ WARNING = "warning"
 ERROR = "error"
 MAX_WORDS = 8  # shown of a list of synonyms
 MANY = 8  # curves, whose groups share one legend
+NUMBER = re.compile(r"[-+±]?\d|$")  # how numbers and empty cells begin
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table of texts, in results.json, on the page and in the terminal."""
+
+  title: str
+  rows: Sequence[Mapping[str, str]]  # by column; all have the same columns
+  notes: Sequence[str] = ()  # lines below
 
 
 class Section(NamedTuple):
-  """A part of the page, which shows one file."""
+  """A part of the page."""
 
   title: str
-  file: str
-  # HTML, or the text of a paragraph; may be lazy.
-  blocks: Iterable[str]
+  blocks: Sequence[str]  # HTML, or the text of a paragraph
 
 
 @dataclasses.dataclass
@@ -51,6 +64,37 @@ class Run:
   curves: list[curves_lib.Curve] = dataclasses.field(default_factory=list)
   sections: list[Section] = dataclasses.field(default_factory=list)
   measures: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+def print_table(table: Table, console: Console) -> None:
+  """Prints a table, with columns of numbers on the right, and its notes.
+
+  Without rows, it prints the title.
+  """
+  if not table.rows:
+    console.print(table.title, soft_wrap=True)
+    return
+  has_lines = any("\n" in x for row in table.rows for x in row.values())
+  grid = rich.table.Table(
+    title=table.title,
+    title_justify="left",
+    box=box.SIMPLE_HEAD,
+    padding=0,
+    pad_edge=False,
+    leading=int(has_lines),  # a line between rows of several
+  )
+  for name in table.rows[0]:
+    is_number = all(NUMBER.match(row[name]) for row in table.rows)
+    if is_number:
+      head = name.replace(" ", "\n")
+      grid.add_column(head, justify="right", no_wrap=True)
+    else:
+      grid.add_column(name, overflow="fold")
+  for row in table.rows:
+    grid.add_row(*row.values())
+  console.print(grid)
+  for note in table.notes:
+    console.print(note, soft_wrap=True)
 
 
 def format_number(value: float | None) -> str:
@@ -102,22 +146,23 @@ def mark(before: str, gold: str, prediction: str, after: str) -> str:
   return _load_parts().marked(before, gold, prediction, after)
 
 
-def render(runs: Sequence[Run], compared: Iterable[str] = ()) -> str:
+def render(runs: Sequence[Run], compared: Sequence[str] = ()) -> str:
   """Returns the page, with blocks that compare the runs."""
+  curves = [curve for run in runs for curve in run.curves]
   sections = [
-    ("At a glance", [_load_parts().cards(runs)]),
-    ("Compared", [*compared]),
-    ("Curves", _show_curves([curve for run in runs for curve in run.curves])),
+    Section("At a glance", [_load_parts().cards(runs)]),
+    Section("Compared", compared),
+    Section("Curves", _show_curves(curves)),
   ]
   for run in runs:
     start = f"{run.name}: " if len(runs) > 1 else ""
-    sections += [(start + x.title, [*x.blocks]) for x in run.sections]
+    sections += [Section(start + x.title, x.blocks) for x in run.sections]
   return (
     _load_templates()
     .get_template("page.html")
     .render(
       title=", ".join(run.name for run in runs),
-      sections=[(title, blocks) for title, blocks in sections if blocks],
+      sections=[x for x in sections if x.blocks],
       date=datetime.datetime.now().astimezone().isoformat(" ", "minutes"),
       version=importlib.import_module("truenegs_jax").__version__,
     )

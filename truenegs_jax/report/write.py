@@ -1,20 +1,46 @@
-"""Reads workdirs, also unfinished or damaged ones, and writes their page."""
+"""Reads workdirs, also unfinished or damaged ones, and writes their page.
+
+The reader of a task fills in a run from its files and yields its sections.
+"""
 
 import collections
-import contextlib
+import datetime
+import json
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from truenegs_jax.report import page, tasks
-from truenegs_jax.report.pretraining import compare
+from truenegs_jax.config.keys import flatten
+from truenegs_jax.report import curves, page
+from truenegs_jax.report.page import format_number
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
-from truenegs_jax.runtime.files import READ_ERRORS, atomic_file, describe_error
+from truenegs_jax.runtime.errors import CheckpointError, InputError, printable
+from truenegs_jax.runtime.files import (
+  READ_ERRORS,
+  atomic_file,
+  describe_error,
+  read_results,
+)
 from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import files
 
-MAIN_FILES = f"{files.CONFIG}, {files.ABOUT} or {files.RESULTS}"
+FIX = "Run the command of the run again, which writes it."
+RESULT = "result.json"  # of a seed of a fine-tuning
+READ = f"{files.ABOUT}, {files.RESULTS}, {files.CASES} or {RESULT}"
 PRETRAIN = "pretrain"  # the task of a config that names none
+MAX_SECS = 1e9  # left; more is damage
+# Metrics that do not depend on the weights of a loss.
+COMPARABLE = (
+  *("mlm_uncorrected", "mlm_hidden", "detect", "auc"),
+  *("corrected_of_slots", "corrected_of_mismatches", "corrected_rows"),
+)
+HINT = (
+  "Losses and shares are comparable if text, eval.rows, masking and sizes of"
+  " networks are the same. Another seed changes them, too: a study shows by how"
+  " much."
+)
+Values = Mapping[str, Any]  # of JSON
 
 
 def write_own_report(
@@ -77,32 +103,225 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
     )
   run = page.Run(workdir.resolve().name, str(workdir))
   run.facts["folder"] = run.path
-  with _noting(run, "Its state", files.LOCK):
-    run.state = files.read_state(workdir, ends=ends)
-  run.config = tasks.read_saved(run, workdir / files.CONFIG)
+  run.state = files.read_state(workdir, ends=ends)
+  run.config = _read_saved(run, workdir / files.CONFIG)
   if not run.config:
     run.sentence = "The run has no config that can be read."
     return run
   run.task = str(run.config.get("task", PRETRAIN))
-  read = tasks.READERS.get(run.task, tasks.read_pretraining)
-  results = tasks.read_saved(run, workdir / files.RESULTS)
-  run.facts["command"] = str(results.get("command", ""))
   run.sentence = "No results yet: they are written at the end."
-  with _noting(run, "This page", MAIN_FILES):
-    for section in read(run, workdir, results):
-      with _noting(run, f"The part '{section.title}'", section.file):
-        run.sections.append(section._replace(blocks=[*section.blocks]))
+  results = _read_saved(run, workdir / files.RESULTS)
+  run.facts["command"] = str(results.get("command", ""))
+  try:
+    for section in READERS.get(run.task, _read_pretraining)(
+      run, workdir, results
+    ):
+      run.sections.append(section)
+  except READ_ERRORS as e:
+    text = f"This page is incomplete, because {files.CONFIG}, {READ} is damaged"
+    run.notes.append((page.ERROR, f"{text}: {describe_error(e)}."))
   return run
 
 
-@contextlib.contextmanager
-def _noting(run: page.Run, part: str, file: str) -> Iterator[None]:
-  """Turns an error in the values of a file into a note of the page."""
+def _read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
+  """Returns a JSON object; {} without a file, or with a note if damaged."""
   try:
-    yield
-  except TrueNegsError as e:
-    run.notes.append((page.ERROR, printable(e)))
-  except READ_ERRORS as e:
-    reason = describe_error(e)
-    text = f"{part} is incomplete, because {file} is damaged: {reason}."
-    run.notes.append((page.ERROR, text))
+    with read_results(path, CheckpointError, FIX) as saved:
+      return saved
+  except CheckpointError as e:
+    if not isinstance(e.__cause__, FileNotFoundError):
+      run.notes.append((page.ERROR, printable(e)))
+    return {}
+
+
+def _read_pretraining(
+  run: page.Run, workdir: pathlib.Path, results: Values
+) -> Iterator[page.Section]:
+  """Reads a pre-training, also unfinished."""
+  splits = curves.read_records(workdir)
+  thinned = {
+    name: curves.thin_records(records, curves.MAX_POINTS)
+    for name, records in splits.items()
+  }
+  run.curves = [curves.Curve(thinned, run.name, run.name)]
+  run.sentence = "No training step is recorded yet."
+  if train := splits.get("train"):
+    _describe_progress(run, train[-1])
+  about = _read_saved(run, workdir / files.ABOUT)
+  run.facts |= about.get("lines", {})
+  run.facts["sources"] = "; ".join(about.get("sources", ()))
+  held_out = splits.get("held_out", [{}])[-1]
+  run.measures = {
+    curves.PANELS[x]: held_out[x]
+    for x in COMPARABLE
+    if held_out.get(x) is not None
+  }
+  if verdict := results.get("verdict"):
+    level = page.GOOD if verdict["passed"] else page.WARNING
+    run.notes.insert(0, (level, verdict["summary"]))
+    blocks = [*page.show_tables([verdict["table"]])]
+    yield page.Section("Held-out rows", blocks)
+  yield from _show_tables("Filled masks", results)
+  yield from _show_cases(run, workdir)
+
+
+def _describe_progress(run: page.Run, last: curves.Record) -> None:
+  """Says how far a pre-training is, on the page and in the terminal."""
+  # The steps that fit into the minutes, or all.
+  steps = int(last.get("total_steps") or run.config["steps"])
+  run.progress["step"] = f"{last['step']:,} of {steps:,}"
+  run.progress["loss"] = format_number(last.get("total"))
+  run.progress["rate"] = f"{format_number(last.get('rows_per_s'))} rows/s"
+  run.sentence = f"{run.state.capitalize()} at step {run.progress['step']}."
+  secs = last.get("eta_s")
+  if last["step"] < steps and secs is not None:
+    left = datetime.timedelta(seconds=round(min(max(secs, 0), MAX_SECS)))
+    run.progress["left"] = str(left)
+
+
+def _show_tables(title: str, results: Values) -> Iterator[page.Section]:
+  """Yields the tables that a run printed at its end."""
+  if tables := results.get("tables"):
+    yield page.Section(title, [*page.show_tables(tables)])
+
+
+def _show_cases(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
+  """Yields the corrections in cases.json."""
+  if saved := _read_saved(run, workdir / files.CASES):
+    yield page.Section("Corrections", [*show_cases(saved)])
+
+
+def show_cases(saved: Values) -> Iterator[str]:
+  """Yields the corrections in the value of a cases.json."""
+  cases = saved["cases"]
+  text = page.describe_search(saved["searched"], saved["corrected"], len(cases))
+  if not cases:
+    hint = "Young models have few; the task `corrections` measures any text."
+    yield f"{text} {hint}"
+    return
+  yield f"{text} The gold word and the prediction are marked."
+  rows = [
+    {"sentence": _mark(x), "gold": x["gold"], "prediction": x["prediction"]}
+    | {"count": x["count"], "probability": f"{x['probability']:.1%}"}
+    | {"synonyms": ", ".join(page.abridge(x["synonyms"], x["prediction"]))}
+    for x in cases
+  ]
+  yield page.table("Cases", rows)
+
+
+def _mark(case: Values) -> str:
+  """Returns the sentence of a case with the gold word and the prediction."""
+  before, mask, after = case["sentence"].partition("[MASK]")
+  if not mask:
+    return before
+  return page.mark(before, case["gold"], case["prediction"], after)
+
+
+def _read_finetuning(
+  run: page.Run, workdir: pathlib.Path, results: Values
+) -> Iterator[page.Section]:
+  """Reads a fine-tuning from the results of its seeds, also unfinished."""
+  run.curves = curves.read_curves(workdir, "*/seed-*")
+  paths = sorted(workdir.glob(f"*/seed-*/{RESULT}"))
+  seeds = [x for x in (_read_saved(run, path) for path in paths) if x]
+  scores: dict[tuple[str, str], list[float]] = {}
+  for seed in seeds:
+    for metric, value in seed["scores"]["dev"].items():
+      scores.setdefault((seed["task"], metric), []).append(value)
+    if seed["failure"]:
+      text = f"{seed['task']}, seed {seed['seed']}: {seed['failure']}"
+      run.notes.append((page.WARNING, text))
+  rows = []
+  medians = dict[str, str]()  # by task, of its first metric
+  for (task, metric), values in scores.items():
+    median = statistics.median(values)
+    medians.setdefault(task, f"{task} {median:.1f} ({metric})")
+    row = {"task": task, "metric": metric, "median": median}
+    rows.append(row | {"seeds": ", ".join(f"{x:.1f}" for x in values)})
+  counts = f"{len(seeds)} of {len(run.curves)} begun runs finished"
+  run.progress |= {"step": counts, "loss": ", ".join(medians.values())}
+  run.sentence = f"{counts}; medians: {run.progress['loss']}."
+  if rows:
+    table = page.table("Scores on the dev sets, %", rows)
+    yield page.Section("Scores", [table])
+  yield from _show_tables("Tables", results)
+  mistakes = [
+    {"task": seed["task"], "seed": str(seed["seed"])}
+    | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
+    for seed in seeds
+    for mistake in seed["mistakes"]
+  ]
+  if mistakes:
+    table = page.table("Some of each seed", mistakes)
+    yield page.Section("Wrong answers", [table])
+
+
+def _read_measurement(
+  run: page.Run, workdir: pathlib.Path, results: Values
+) -> Iterator[page.Section]:
+  """Reads what the tasks `corrections` and `robustness` write at their end."""
+  if results:
+    run.sentence = results["summary"]
+    run.notes += [(page.WARNING, x) for x in results["notes"]]
+    yield from _show_tables("Tables", results)
+    yield from _show_cases(run, workdir)
+
+
+def _read_study(
+  run: page.Run, workdir: pathlib.Path, results: Values
+) -> Iterator[page.Section]:
+  """Reads a study from its parts' folders; nothing of it is planned or run."""
+  run.curves = curves.read_curves(workdir, "runs/*/seed-*/pretrain")
+  parts = sorted(workdir.glob("runs/*/seed-*/*/"))
+  states = collections.Counter(map(_read_part, parts))
+  counts = ", ".join(f"{count} {state}" for state, count in states.items())
+  run.progress["step"] = f"{len(parts)} parts: {counts}"
+  if states[files.RUNNING]:
+    run.state = files.RUNNING
+  run.sentence = f"{len(parts)} parts have begun: {counts}."
+  run.notes += [(page.WARNING, x) for x in results.get("failures", ())]
+  yield from _show_tables("Tables", results)
+
+
+def _read_part(folder: pathlib.Path) -> str:
+  """Returns the state of a part of a study."""
+  state = files.read_state(folder)
+  has_failed = state == files.STOPPED and (folder / files.FAILED).exists()
+  return "failed" if has_failed else state
+
+
+READERS = {
+  PRETRAIN: _read_pretraining,
+  "finetune": _read_finetuning,
+  "corrections": _read_measurement,
+  "robustness": _read_measurement,
+  "study": _read_study,
+}
+
+
+def compare(runs: Sequence[page.Run]) -> list[str]:
+  """Returns the table that compares several runs; nothing for a single one.
+
+  It has their last held-out metrics, and the config keys in which those of the
+  first run's task differ.
+  """
+  if len(runs) < 2:
+    return []
+  measures = dict.fromkeys(label for run in runs for label in run.measures)
+  rows = [
+    {"metric or config key": label}
+    | {run.name: format_number(run.measures.get(label)) for run in runs}
+    for label in measures
+  ]
+  configs = {
+    run.name: flatten(run.config) for run in runs if run.task == runs[0].task
+  }
+  first, *others = configs.values()
+  keys = {x.key for other in others for x in files.find_changes(first, other)}
+  for key in sorted(keys):
+    row = {"metric or config key": key} | {run.name: "–" for run in runs}
+    row |= {name: json.dumps(x.get(key)) for name, x in configs.items()}
+    rows.append(row)
+  if not rows:
+    return []
+  return [page.table("Last held-out metrics, and differing keys", rows), HINT]

@@ -1,15 +1,12 @@
 """Adds a distracting sentence to contexts: TextFlint's AddSentenceDiverse.
 
-The question is altered, answered with a fake answer, turned into a statement,
-and put before the sentence of the answer. There is no random choice, so that
-all seeds give the same sentences.
+The question is altered, answered with a fake answer, turned into a statement by
+the rules in statements.txt, and put before the sentence of the answer. Nothing
+is drawn, so that all seeds give the same sentences.
 
 Differences to TextFlint: the tokens of an answer are those at its offset, not
 the first that are spelled alike; the first word of a question is in lower case
 inside a statement. A word's most frequent tag is that of the word alone.
-
-Questions become statements by the rules in statements.txt, whose labels and
-tags are those of the question's tree, or of MACROS.
 """
 
 import dataclasses
@@ -18,13 +15,17 @@ import importlib.resources
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from nltk.stem.lancaster import LancasterStemmer
 from nltk.tree import Tree
 
 from truenegs_jax.robustness import annotate, transformation
-from truenegs_jax.robustness.annotate import Annotator, find_entity, find_tag
+from truenegs_jax.robustness.annotate import (
+  Annotator,
+  Token,
+  find_entity,
+  find_tag,
+)
 from truenegs_jax.robustness.transformation import (
   WORDS,
   Refused,
@@ -34,9 +35,6 @@ from truenegs_jax.synonyms import sources
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.synonyms.wordnet import WordNetReader
 from truenegs_jax.tasks.task import Question
-
-if TYPE_CHECKING:
-  from spacy.tokens import Token
 
 STYLE = "AddSentDiverse-style"  # title: TextFlint has a parser
 NOT_ALIGNED = "the parse does not align with the tokens"
@@ -103,7 +101,7 @@ class AddSentence:
       raise Refused(NO_RULE)
     return statement
 
-  def alter(self, tokens: "Sequence[Token]") -> list[str]:
+  def alter(self, tokens: Sequence[Token]) -> list[str]:
     """Alters words by the first candidates of TextFlint, after Jia & Liang."""
     refused = {token.text.lower() for token in tokens}
     refused.update(WORDS["bad_alterations"])
@@ -118,7 +116,7 @@ class AddSentence:
       altered.append(word)
     return altered
 
-  def _candidates(self, token: "Token") -> Iterator[str]:
+  def _candidates(self, token: Token) -> Iterator[str]:
     """Yields other words for a token, by TextFlint's rules in order."""
     text = token.text
     tag = find_tag(token)
@@ -185,7 +183,7 @@ def make_add_sentence(
   return Transformation("add_sentence", STYLE, apply, names)
 
 
-def fake_answer(question: Question, tokens: "Sequence[Token]") -> str:
+def fake_answer(question: Question, tokens: Sequence[Token]) -> str:
   """Returns a fake answer of the kind of the first answer, `tokens`."""
   kinds = {find_entity(token) for token in tokens}
   if len(kinds) == 1 and (kind := kinds.pop()) in WORDS["answer_by_entity"]:
@@ -211,9 +209,9 @@ def fake_answer(question: Question, tokens: "Sequence[Token]") -> str:
 def insertion_place(sizes: Sequence[int], first: int) -> int:
   """Returns the token before which the distractor goes, a sentence's start.
 
-  `sizes` are the tokens of each sentence. The sentence is the answer's; the one
-  before if the answer, whose first token is `first`, is at the start of its own
-  (`>=`: this is TextFlint's).
+  The sentence, of which `sizes` are the numbers of tokens, is that of the
+  answer, or the one before if the answer's token `first` starts its own (`>=`,
+  as in TextFlint).
   """
   count = 0
   for size in sizes:

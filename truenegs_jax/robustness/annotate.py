@@ -9,15 +9,13 @@ so that they are made from its dependencies:
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from nltk.tree import Tree
 
 from truenegs_jax.runtime.errors import InputError
 
-if TYPE_CHECKING:
-  from spacy.tokens import Token
-
+Token = Any  # of spaCy, which may not be installed
 ENTITIES = {"GPE": "LOCATION", "LOC": "LOCATION", "ORG": "ORGANIZATION"}
 # Of spaCy's dependencies.
 SUBJECTS = ("nsubj", "nsubjpass", "csubj", "expl", "attr")
@@ -34,9 +32,9 @@ class Annotator(NamedTuple):
 
   name: str  # with versions, for results
   # Returns the sentences of a text, each as its tokens without spaces.
-  annotate: "Callable[[str], tuple[tuple[Token, ...], ...]]"
+  annotate: Callable[[str], tuple[tuple[Token, ...], ...]]
 
-  def list_tokens(self, text: str) -> "list[Token]":
+  def list_tokens(self, text: str) -> list[Token]:
     """Returns the tokens of all sentences."""
     return [token for sentence in self.annotate(text) for token in sentence]
 
@@ -62,7 +60,7 @@ def load_annotator(model: str) -> Annotator:
     ) from error
 
   @functools.lru_cache(maxsize=2**11)
-  def annotate(text: str) -> "tuple[tuple[Token, ...], ...]":
+  def annotate(text: str) -> tuple[tuple[Token, ...], ...]:
     return tuple(
       tuple(token for token in sentence if not token.is_space)
       for sentence in nlp(text).sents
@@ -72,18 +70,18 @@ def load_annotator(model: str) -> Annotator:
   return Annotator(name, annotate)
 
 
-def find_tag(token: "Token") -> str:
+def find_tag(token: Token) -> str:
   """Returns a token's tag; VB for a noun with an auxiliary: "did it END"."""
   has_auxiliary = any(x.dep_ in AUXILIARIES for x in token.children)
   return "VB" if has_auxiliary and token.tag_[0] == "N" else token.tag_
 
 
-def find_entity(token: "Token") -> str:
+def find_entity(token: Token) -> str:
   """Returns the kind of the entity that a token is in, or ""."""
   return ENTITIES.get(token.ent_type_, token.ent_type_)
 
 
-def parse_question(tokens: "Sequence[Token]") -> Tree | None:
+def parse_question(tokens: Sequence[Token]) -> Tree | None:
   """Converts spaCy's dependencies of a question to constituents.
 
   The words are those of the tokens in order, unless the dependencies of the
@@ -113,11 +111,11 @@ def _root(children: Sequence[Tree]) -> Tree:
   return Tree("ROOT", [Tree("SBARQ", children)])
 
 
-def _leaf(token: "Token") -> Tree:
+def _leaf(token: Token) -> Tree:
   return Tree(find_tag(token), [token.text])
 
 
-def _is_verb(token: "Token") -> bool:
+def _is_verb(token: Token) -> bool:
   return find_tag(token)[0] in "VM"  # VB, VBD, ..., MD
 
 
@@ -130,7 +128,7 @@ class _Question:
       word itself up to `top`.
   """
 
-  def __init__(self, word: "Token") -> None:
+  def __init__(self, word: Token) -> None:
     self.top = word
     self.wh_heads = [word]
     # Up to the main clause, a verb, or a phrase that does not start here.
@@ -144,7 +142,7 @@ class _Question:
       self.top = head
       self.wh_heads.append(head)
 
-  def tree(self, root: "Token") -> Tree:
+  def tree(self, root: Token) -> Tree:
     """Returns the tree of a clause whose WH phrase is put first, if it is."""
     start = self.top.left_edge.i
     before = [self.phrase(x) for x in self.elements(root) if x.i < start]
@@ -157,14 +155,12 @@ class _Question:
     body = [Tree("SQ", self.inverted(root, after))] if after else []
     return _root([*before, self.phrase(self.top), *body, *marks])
 
-  def elements(self, token: "Token") -> "list[Token]":
+  def elements(self, token: Token) -> list[Token]:
     """Returns a token and the heads that depend on it, in order."""
     children = [x for x in token.children if x != self.top and not x.is_space]
     return sorted([token, *children], key=lambda x: x.i)
 
-  def inverted(
-    self, root: "Token", elements: "Sequence[Token]"
-  ) -> Iterator[Tree]:
+  def inverted(self, root: Token, elements: Sequence[Token]) -> Iterator[Tree]:
     """Yields a verb, its subject and the rest; or the verb phrase."""
     first, *rest = elements
     is_auxiliary = first.dep_ in AUXILIARIES or first.lower_ in BE
@@ -178,18 +174,18 @@ class _Question:
     if elements:
       yield self.verb_phrase(root, elements)
 
-  def verb_phrase(self, verb: "Token", elements: "Sequence[Token]") -> Tree:
+  def verb_phrase(self, verb: Token, elements: Sequence[Token]) -> Tree:
     """Returns a verb with its complements; auxiliaries contain the others."""
     first, *rest = elements
     if first == verb or not rest:
       return Tree("VP", self.children(verb, elements))
     return Tree("VP", [self.phrase(first), self.verb_phrase(verb, rest)])
 
-  def children(self, head: "Token", elements: "Sequence[Token]") -> list[Tree]:
+  def children(self, head: Token, elements: Sequence[Token]) -> list[Tree]:
     """Returns the phrases of elements; that of the head is its word."""
     return [_leaf(x) if x == head else self.phrase(x) for x in elements]
 
-  def phrase(self, token: "Token") -> Tree:
+  def phrase(self, token: Token) -> Tree:
     """Returns the phrase of a token and of all that depends on it."""
     elements = self.elements(token)
     if token.dep_ in AUXILIARIES:
@@ -210,7 +206,7 @@ class _Question:
       tree = Tree(label, [tree, modifier])
     return tree
 
-  def label(self, token: "Token", *, is_alone: bool) -> str:
+  def label(self, token: Token, *, is_alone: bool) -> str:
     """Returns the label of a phrase that is no clause; "" for a single word."""
     tag = token.tag_
     kind = KINDS.get(tag[:2], "NP")
@@ -226,7 +222,7 @@ class _Question:
       return "WHADJP"
     return f"WH{kind}"
 
-  def clause(self, verb: "Token", elements: "Sequence[Token]") -> Tree:
+  def clause(self, verb: Token, elements: Sequence[Token]) -> Tree:
     """Returns a verb phrase, or a clause if something is before the verb."""
     start = next(
       i

@@ -6,23 +6,23 @@ values.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from truenegs_jax.report.tables import Table
+from truenegs_jax.report.page import Table
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
 from truenegs_jax.tasks.scoring import Scores, mean_scores, score_runs
-from truenegs_jax.tasks.task import CLASSES, Question, Task
+from truenegs_jax.tasks.task import SQUAD, TASKS, Question
 
 EXACT = "em"
 F1 = "f1"
-ACCURACY = "accuracy"
+METRICS = (EXACT, F1)
+TITLE = f"{TASKS[SQUAD].title}, % ± standard error over questions"
 DROP = "drop"  # original minus transformed
 SIDES = (ORIGINAL, TRANSFORMED, DROP)
-RESAMPLES = 2_000  # for standard errors of metrics that are not means
 
 SWAP = "SwapSynWordNet"
 ADD = "AddSentenceDiverse"
@@ -59,41 +59,39 @@ def estimate(scores: Scores) -> dict[str, float]:
 
   `se` is its standard error for other questions.
   """
-  if scores.example_SxN is not None:
-    se = stats.sem(scores.example_SxN.mean(0)) if scores.size > 1 else 0.0
-  else:
-    rng = np.random.default_rng(0)
-    drawn_RxN = rng.integers(scores.size, size=(RESAMPLES, scores.size))
-    se = scores.draw(drawn_RxN).mean(0).std(ddof=1)
-  return {"value": float(scores.by_run().mean()), "se": float(se)}
+  score_N = questions_scores(scores).mean(0)
+  se = float(stats.sem(score_N)) if scores.size > 1 else 0.0
+  return {"value": float(scores.by_run().mean()), "se": se}
 
 
 def score_model(
-  answer: Callable[[Sequence[Any]], Sequence[Sequence[Any]]],
-  task: Task,
+  answer: Callable[[Sequence[Question]], Sequence[Sequence[Any]]],
   seeds: Mapping[str, int | None],
   sets: Sequence[EvalSet],
 ) -> tuple[dict[str, Any], dict[str, SetScores]]:
-  """Answers the examples of all sets at once, and scores each set.
+  """Answers the questions of all sets at once, and scores each set.
 
-  `answer` returns the answers of each of `seeds` to examples. Returns what
+  `answer` returns the answers of each of `seeds` to questions. Returns what
   results.json has of each seed by the folder of its model, with the splits "SET
   SIDE" and "SET drop"; and the scores on each set by its name.
   """
-  unique = {y.texts: y for x in sets for rows in x.sides.values() for y in rows}
-  examples = []
-  for number, example in enumerate(unique.values()):
-    blank = {} if isinstance(example, Question) else {"gold": None}
-    examples.append(dataclasses.replace(example, key=str(number), **blank))
-  answers_S = [dict(zip(unique, x, strict=True)) for x in answer(examples)]
-  answered: dict[str, Answers] = {
-    f"{x.name} {side}": [[given[y.texts] for y in rows] for given in answers_S]
+  splits = {
+    f"{x.name} {side}": questions
     for x in sets
-    for side, rows in x.sides.items()
-    if rows
+    for side, questions in x.sides.items()
   }
-  by_set = {x.name: score_set(x, task, answered) for x in sets}
-  records = {}
+  unique = {y.texts: y for questions in splits.values() for y in questions}
+  numbered = [
+    dataclasses.replace(question, key=str(number))
+    for number, question in enumerate(unique.values())
+  ]
+  answers_S = [dict(zip(unique, x, strict=True)) for x in answer(numbered)]
+  answered: dict[str, Answers] = {
+    split: [[given[y.texts] for y in questions] for given in answers_S]
+    for split, questions in splits.items()
+  }
+  by_set = {x.name: score_set(x, answered) for x in sets}
+  saved = {}
   for i, (folder, seed) in enumerate(seeds.items()):
     values: dict[str, dict[str, float]] = {}
     for name, by_metric in by_set.items():
@@ -101,49 +99,39 @@ def score_model(
         for side, scores in by_side.items():
           split = values.setdefault(f"{name} {side}", {})
           split[metric] = float(scores.by_run()[i])
-    saved = {
-      f"{x.name} {side}": {
-        "keys": [y.key for y in rows],
-        "golds": [y.gold for y in rows],
-        "answers": answered[f"{x.name} {side}"][i],
+    answers = {
+      split: {
+        "keys": [y.key for y in questions],
+        "golds": [y.gold for y in questions],
+        "answers": answered[split][i],
       }
-      for x in sets
-      for side, rows in x.sides.items()
-      if rows
+      for split, questions in splits.items()
     }
-    run = {"task": task.name, "seed": seed, "scores": values}
-    records[folder] = run | {"answers": saved}
-  return records, by_set
+    run = {"task": SQUAD, "seed": seed, "scores": values, "answers": answers}
+    saved[folder] = run
+  return saved, by_set
 
 
-def score_set(
-  examples: EvalSet, task: Task, answers: Mapping[str, Answers]
-) -> SetScores:
+def score_set(x: EvalSet, answers: Mapping[str, Answers]) -> SetScores:
   """Scores the answers of S runs, by the name of the set and the side.
 
   A set without originals has no drop.
   """
-  metrics = task.metrics
-  merged = examples.merged
-  if merged:
-    metrics = (ACCURACY,)
-  elif task.kind == CLASSES:
-    metrics = tuple(dict.fromkeys((*metrics, ACCURACY)))
-
-  def merge(column: Sequence[Any]) -> Sequence[Any]:
-    return [merged.get(x, x) for x in column] if merged else column
-
   by_side: dict[str, dict[str, Scores]] = {}
-  for side, rows in examples.sides.items():
-    if rows:
-      golds = merge([y.gold for y in rows])
-      runs = [merge(x) for x in answers[f"{examples.name} {side}"]]
-      by_side[side] = score_runs(metrics, golds, runs, task.labels)
-  if examples.variants:
-    by_side[TRANSFORMED] = _worst_variants(examples.variants, **by_side)
+  for side, questions in x.sides.items():
+    golds = [y.gold for y in questions]
+    by_side[side] = score_runs(METRICS, golds, answers[f"{x.name} {side}"])
+  if x.variants:
+    by_side[TRANSFORMED] = _worst_variants(x.variants, **by_side)
   if before := by_side.get(ORIGINAL):
-    by_side[DROP] = {m: before[m] - by_side[TRANSFORMED][m] for m in metrics}
-  return {m: {side: x[m] for side, x in by_side.items()} for m in metrics}
+    by_side[DROP] = {m: before[m] - by_side[TRANSFORMED][m] for m in METRICS}
+  return {m: {side: y[m] for side, y in by_side.items()} for m in METRICS}
+
+
+def questions_scores(scores: Scores) -> np.ndarray:
+  """Returns the scores of runs on questions, f64 [S, N]."""
+  assert scores.example_SxN is not None  # as for all metrics of questions
+  return scores.example_SxN
 
 
 def _worst_variants(
@@ -157,12 +145,10 @@ def _worst_variants(
   without variants has its original's scores (Jia & Liang 2017, section 4.1).
   """
   size = transformed[F1].size
-  both: dict[str, np.ndarray] = {}
-  for m, x in transformed.items():
-    a_SxM = x.example_SxN
-    b_SxN = original[m].example_SxN
-    if a_SxM is not None and b_SxN is not None:
-      both[m] = np.hstack([a_SxM, b_SxN])
+  both = {
+    m: np.hstack([questions_scores(x), questions_scores(original[m])])
+    for m, x in transformed.items()
+  }
   columns = [np.array(x or [size + i]) for i, x in enumerate(variants)]
   worst = [x_V[both[F1][:, x_V].argmin(1)] for x_V in columns]
   worst_SxN = np.stack(worst, 1)
@@ -186,21 +172,19 @@ def make_result(
     "questions": x.size,
     "variants": x.variants,
     "scores": {model: estimates},
-    "paper": find_published(x.title, scores, network),
+    "paper": find_published(x.title, network),
   }
 
 
-def find_published(
-  title: str, metrics: Collection[str], network: str = NETWORK
-) -> Published:
+def find_published(title: str, network: str = NETWORK) -> Published:
   """Returns the paper's scores on a set by model, {} for another network."""
-  if EXACT not in metrics or network != NETWORK:
+  if network != NETWORK:
     return {}
   name = TITLES.get(title, title)
   return {f"paper, {k}": x[name] for k, x in PAPER.items() if name in x}
 
 
-def make_table(results: Iterable[Mapping[str, Any]], task: Task) -> Table:
+def make_table(results: Iterable[Mapping[str, Any]]) -> Table:
   """Makes a table of scores, as in results.json, beside the paper's."""
   rows = []
   for x in results:
@@ -218,7 +202,7 @@ def make_table(results: Iterable[Mapping[str, Any]], task: Task) -> Table:
       row = {"set": f"{x['title']}, n = {x['questions']:,}"}
       row |= {"model": model, "metric": metric}
       rows.append(row | {side: cells.get(side, "") for side in SIDES})
-  return Table(f"{task.title}, % ± standard error over questions", rows)
+  return Table(TITLE, rows)
 
 
 def describe_set(examples: EvalSet) -> str:

@@ -1,34 +1,45 @@
-"""Transformations of examples, and the sets that they make of a data set.
+"""Transformations of questions, such as the swap of words for synonyms.
 
-A transformation changes the texts of an example and keeps its label or answers.
-It draws from a generator of the example's own, so that a set depends neither on
-the order of its examples nor on the process.
+A transformation changes the context of a question and keeps its answers. It
+draws from a generator of the question's own, so that a set depends neither on
+the order of its questions nor on the process.
+
+The swap is TextFlint's SwapSynWordNet. A tenth of the tokens is swapped, at
+most ten, of those that are no function words and in no answer. A synonym stands
+in for a token as it is: neither inflection nor capital is restored. TextFlint
+takes the first synonym of a Python set; here it is drawn.
 """
 
 import collections
 import dataclasses
+import functools
 import importlib.resources
 import json
 import random
 import re
+import string
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
+from truenegs_jax.robustness.annotate import Annotator, Token, find_tag
 from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.tasks.task import Example, Question
+from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms.wordnet import WordNetReader
+from truenegs_jax.tasks.task import Question
 
-if TYPE_CHECKING:
-  from spacy.tokens import Token
-
-Text = TypeVar("Text", Question, Example)
 Span = tuple[int, int]  # first character or token, and after the last
+# Synonyms of a token with a tag of the Penn Treebank, without the token.
+Synonyms = Callable[[str, str], Sequence[str]]
 
 BLANK = "the text is blank"
 SAME = "nothing was changed"
 ILLEGAL = "an answer is not its tokens"
+NO_SYNONYM = "no token has a synonym"
 # TextFlint's lists of words and of fake answers.
 _WORDS = importlib.resources.files(__package__) / "textflint.json"
 WORDS: Mapping[str, Any] = json.loads(_WORDS.read_text(encoding="utf-8"))
+NEVER_SWAPPED = frozenset(WORDS["never_swapped"])  # case counts
+PARTS_OF_SPEECH = {"JJ": "a", "VB": "v", "NN": "n", "RB": "r"}
 # Applied in order to the tokens, joined by spaces. All but the quotes only
 # remove spaces; plain quotes keep theirs on both sides.
 DETOKENIZING = (
@@ -45,53 +56,53 @@ DETOKENIZING = (
 
 
 class Refused(Exception):
-  """An example cannot be transformed; the message is the cause, for counts."""
+  """A question cannot be transformed; the message is the cause, for counts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Transformation:
-  """A change of the texts of an example that keeps its label or answers."""
+  """A change of the contexts of questions that keeps their answers."""
 
   name: str  # in configs, "swap_synonyms"
   title: str  # in tables, "SwapSynWordNet"
-  # Returns an example of the same key and type; raises Refused.
-  apply: Callable[[Any, random.Random], Any]
+  # Returns a question of the same key; raises Refused.
+  apply: Callable[[Question, random.Random], Question]
   # Names of what it uses, {"synonyms": "WordNet"}; for results.
   resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def transform_all(
-  examples: Sequence[Text],
+  questions: Sequence[Question],
   transformation: Transformation,
   *,
   seed: int,
   advance: Callable[[], None] = lambda: None,
 ) -> EvalSet:
-  """Transforms examples, and counts those that are refused by cause.
+  """Transforms questions, and counts those that are refused by cause.
 
   Blank texts and unchanged ones are refused. `advance` is called after each.
   """
   original = []
   transformed = []
   refused: collections.Counter[str] = collections.Counter()
-  for example in examples:
+  for question in questions:
     try:
-      if not all(text.strip() for text in example.texts):
+      if not all(text.strip() for text in question.texts):
         raise Refused(BLANK)
-      rng = random.Random(f"{seed}/{transformation.name}/{example.key}")
-      changed = transformation.apply(example, rng)
-      if changed.texts == example.texts:
+      rng = random.Random(f"{seed}/{transformation.name}/{question.key}")
+      changed = transformation.apply(question, rng)
+      if changed.texts == question.texts:
         raise Refused(SAME)
     except Refused as error:
       refused[str(error)] += 1
     else:
-      original.append(example)
+      original.append(question)
       transformed.append(changed)
     advance()
   about = {
     "seed": seed,
     "resources": dict(transformation.resources),
-    "tried": len(examples),
+    "tried": len(questions),
     "changed": len(original),
     "refused": dict(refused.most_common()),
   }
@@ -115,7 +126,7 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[Span]]:
   return text, spans
 
 
-def find_answers(question: Question, tokens: "Sequence[Token]") -> list[Span]:
+def find_answers(question: Question, tokens: Sequence[Token]) -> list[Span]:
   """Returns each answer's first token and the one after its last."""
   places = []
   for text, start in question.answers:
@@ -152,3 +163,57 @@ def replace_context(
 
 def _normalize(text: str) -> str:
   return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower()).split())
+
+
+def make_swap(annotator: Annotator, reader: WordNetReader) -> Transformation:
+  """Makes the transformation, with synonyms of WordNet."""
+  source = f"WordNet {reader.get_version() or '(unknown version)'}"
+  apply = SwapSynonyms(annotator, textflint_synonyms(reader))
+  resources = {"annotations": annotator.name, "synonyms": source}
+  return Transformation("swap_synonyms", "SwapSynWordNet", apply, resources)
+
+
+@dataclasses.dataclass(frozen=True)
+class SwapSynonyms:
+  """The transformation of contexts."""
+
+  annotator: Annotator
+  synonyms: Synonyms
+
+  def __call__(self, question: Question, rng: random.Random) -> Question:
+    """Swaps words; refused are questions without a word that has a synonym."""
+    tokens = self.annotator.list_tokens(question.context)
+    answers = find_answers(question, tokens)
+    protected = {i for answer in answers for i in range(*answer)}
+    words = [token.text for token in tokens]
+    choices = {
+      i: names
+      for i, word in enumerate(words)
+      if i not in protected
+      if word not in NEVER_SWAPPED and word not in string.punctuation
+      if (names := self.synonyms(word, find_tag(tokens[i])))
+    }
+    if not choices:
+      raise Refused(NO_SYNONYM)
+    count = min(max(len(words) // 10, 1), 10, len(choices))
+    for i in sorted(rng.sample(list(choices), count)):
+      words[i] = rng.choice(choices[i])
+    return replace_context(question, words, answers)
+
+
+def textflint_synonyms(reader: WordNetReader) -> Synonyms:
+  """Returns TextFlint's synonyms: lemmas of a token's synsets, single words.
+
+  Only synsets of the tag's part of speech count, where it is one of WordNet's;
+  for adjectives, satellites do not.
+  """
+
+  @functools.cache
+  def find(token: str, tag: str) -> tuple[str, ...]:
+    pos = PARTS_OF_SPEECH.get(tag[:2], "")
+    names = wordnet.find_lemma_names(
+      token, reader, pos=pos or wordnet.PARTS_OF_SPEECH, satellites=not pos
+    )
+    return tuple(name for name in names if name != token and "_" not in name)
+
+  return find

@@ -6,9 +6,8 @@ or seeds.
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,15 +23,6 @@ def t_quantile(count: int) -> float:
   from scipy import special  # slow to import
 
   return float(special.stdtrit(max(count - 1, 1), UPPER))
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-  """Returns the mean and half its interval (Student's t); NaN for one value."""
-  mean = statistics.fmean(values)
-  size = len(values)
-  if size < 2:
-    return mean, math.nan
-  return mean, t_quantile(size) * statistics.stdev(values) / math.sqrt(size)
 
 
 def jackknife_error(left_out_N: Sequence[float]) -> float:
@@ -68,20 +58,19 @@ class Rate:
 def estimate_rate(hit_N: np.ndarray, cluster_N: np.ndarray) -> Rate:
   """Estimates a share of trials, `hit_N`, that are similar within a cluster.
 
-  Wilson's (1927) interval for the effective number n of independent trials is
-  what Franco, Little, Louis & Slud (2019, Journal of Survey Statistics and
-  Methodology 7) recommend for clustered samples:
+  The interval is Wilson's (1927) for the effective number n of independent
+  trials, as Franco, Little, Louis & Slud (2019, Journal of Survey Statistics
+  and Methodology 7) recommend:
 
     (p + z^2 / 2n ± z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
     p = sum x_t / sum n_t            x_t hits among n_t trials in cluster t
     var p = T / (T - 1) * sum (x_t - p n_t)^2 / (sum n_t)^2
     n = min(p (1 - p) / var p, sum n_t) (z / t)^2
 
-  var p is the variance of a ratio of sums over clusters (Cochran 1977, section
-  6), and (z / t)^2 allows for its estimate (Korn & Graubard 1998, Survey
-  Methodology 24). If there is nothing to estimate it from (no hit, only hits,
-  or one cluster), n assumes the worst case, that all trials of a cluster are
-  equal: (sum n_t)^2 / sum n_t^2.
+  var p is that of a ratio of sums over clusters, and (z / t)^2 allows for its
+  estimate (Korn & Graubard 1998, Survey Methodology 24). If there is nothing to
+  estimate it from (no hit, only hits, or one cluster), n assumes that all
+  trials of a cluster are equal: (sum n_t)^2 / sum n_t^2.
   """
   if not len(hit_N):
     return Rate(rate=0.0, low=0.0, high=1.0, hits=0, total=0)
@@ -136,24 +125,21 @@ def compare_scores(
 
   A resample draws N of the N examples with replacement, the same for all runs
   of both models, and averages the score over runs. The interval contains the
-  differences from the 2.5th to the 97.5th percentile (Efron & Tibshirani 1993,
-  chapter 13), and p = 2 (1 + min(n_low, n_high)) / (resamples + 1), at most 1,
-  where n_low resamples have a difference <= 0 and n_high one >= 0.
+  differences from the 2.5th to the 97.5th percentile, and p = 2 (1 + min(n_low,
+  n_high)) / (resamples + 1), at most 1, where n_low resamples have a difference
+  <= 0 and n_high one >= 0.
 
   The interval over runs is for other examples and for other, independent runs
-  of these two models, of which each has its own component:
+  of these two models:
 
     var = A + A' + B     A = variance of a model's scores / S
                          B = variance of the resampled difference
                              - sum of the models' interactions / S
 
-  The interaction of runs with examples, such as noise of single answers, is in
-  A: it is the variance between runs of what a resample changes in a score. The
-  half width is Student's quantile times the root of the variance, with
-  Satterthwaite's (1946, Biometrics Bulletin 2) degrees of freedom,
+  A has the interaction of runs with examples: the variance between runs of what
+  a resample changes in a score. The half width is Student's quantile times the
+  root of the variance, with Satterthwaite's (1946) degrees of freedom,
   var^2 / (A^2 / (S - 1) + A'^2 / (S' - 1) + B^2 / (N - 1)); p agrees with it.
-  With 3 to 10 runs, 2.8 to 6.3 % of simulated intervals lack the difference,
-  whichever component dominates (docs/explanation/guarantees.md).
 
   Args:
     score: scores of the runs of both models, ours first.
@@ -203,39 +189,17 @@ def _find_error(
   return math.sqrt(variance), variance**2 / spread if spread else 1.0
 
 
-class Score(Protocol):
-  """A run's score, and those of its examples (f64 [N]) if they are known."""
-
-  @property
-  def value(self) -> float: ...
-
-  @property
-  def correct_N(self) -> np.ndarray | None: ...
+# Scores of the fine-tunings of an arm, by pre-training seed and by task. Each
+# has a `value`, and `correct_N`: f64 [N] of its examples, or None.
+Runs = Mapping[int, Mapping[Any, Sequence[Any]]]
 
 
-# Scores of the fine-tunings of an arm, by pre-training seed and by task.
-Runs = Mapping[int, Mapping[Any, Sequence[Score]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
   """Difference `value` of an arm from the baseline, in the scores' unit."""
 
   value: float
   seeds: int  # that both arms have
-  seed_variance: float  # A, of the mean over these seeds; NaN for one seed
-  example_variance: float  # B; 0 for one seed or without scores of examples
-
-  @property
-  def half_width(self) -> float | None:
-    """Half the 95 % interval, whose middle is the value; None for one seed."""
-    if self.seeds < 2:
-      return None
-    t = t_quantile(self.seeds)
-    a = self.seed_variance
-    b = self.example_variance
-    mean_root = (a * math.sqrt(t) + b * math.sqrt(Z)) / (a + b or 1)
-    return math.sqrt(a + b) * mean_root**2
+  half_width: float | None  # of the 95 % interval; None for one seed
 
 
 def mean_of_runs(runs: Runs) -> float:
@@ -247,17 +211,14 @@ def compare_runs(ours: Runs, theirs: Runs) -> Difference | None:
   """Compares an arm with the baseline, with pre-training seeds as the unit.
 
   The difference is the mean over the seeds, of the mean over tasks, of the
-  difference between the means over fine-tunings. It varies with the seeds,
-  nested in which are the fine-tunings, and with the examples, which all seeds
-  share:
+  difference between the means over fine-tunings. It varies with the seeds and
+  their fine-tunings, and with the examples, which all seeds share:
 
     var = A + B     A = variance of the seeds' differences / n
                     B = (variance of the examples' means - interaction / n) / N
 
-  These are the variances that a bootstrap over seeds, fine-tunings and examples
-  draws (Owen 2007, Annals of Applied Statistics 1), without its biases. With
-  few seeds A is uncertain, so its quantile is Student's t of n - 1 degrees of
-  freedom; that of B is the normal distribution's z:
+  With few seeds A is uncertain, so its quantile is Student's t of n - 1 degrees
+  of freedom; that of B is the normal distribution's z:
 
     half width = sqrt(A + B) ((A sqrt(t) + B sqrt(z)) / (A + B))^2
 
@@ -275,26 +236,26 @@ def compare_runs(ours: Runs, theirs: Runs) -> Difference | None:
   pairs_T = [[(ours[n][k], theirs[n][k]) for n in seeds] for k in tasks]
   difference_TxS = [[_mean(a) - _mean(b) for a, b in x] for x in pairs_T]
   difference_S = np.mean(difference_TxS, 0)
-  seed_variance = float(difference_S.var(ddof=1)) if count > 1 else math.nan
-  example_variance = max(sum(map(_example_variance, pairs_T)), 0.0)
-  return Difference(
-    value=float(difference_S.mean()),
-    seeds=count,
-    seed_variance=seed_variance / count,
-    example_variance=example_variance / len(tasks) ** 2,
-  )
+  value = float(difference_S.mean())
+  if count < 2:
+    return Difference(value, count, None)
+  a = float(difference_S.var(ddof=1)) / count
+  b = max(sum(map(_example_variance, pairs_T)), 0.0) / len(tasks) ** 2
+  t = t_quantile(count)
+  mean_root = (a * math.sqrt(t) + b * math.sqrt(Z)) / (a + b or 1)
+  return Difference(value, count, math.sqrt(a + b) * mean_root**2)
 
 
-def _mean(scores: Sequence[Score]) -> float:
+def _mean(scores: Sequence[Any]) -> float:
   return float(np.mean([x.value for x in scores]))
 
 
 def _example_variance(
-  pairs_S: Sequence[tuple[Sequence[Score], Sequence[Score]]],
+  pairs_S: Sequence[tuple[Sequence[Any], Sequence[Any]]],
 ) -> float:
   """Estimates B for one task, maybe below 0; 0 without examples' scores."""
   runs = [x for pair in pairs_S for scores in pair for x in scores]
-  if len(pairs_S) < 2 or not has_examples(runs):
+  if not has_examples(runs):
     return 0.0
   difference_SxN = np.array([_mean_N(a) - _mean_N(b) for a, b in pairs_S])
   seeds, size = difference_SxN.shape
@@ -305,11 +266,11 @@ def _example_variance(
   return float(mean_N.var(ddof=1) - interaction / seeds) / size
 
 
-def has_examples(scores: Iterable[Score]) -> bool:
+def has_examples(scores: Iterable[Any]) -> bool:
   """Returns whether all scores of a task have those of as many examples."""
   sizes = {None if x.correct_N is None else len(x.correct_N) for x in scores}
   return len(sizes) == 1 and None not in sizes
 
 
-def _mean_N(scores: Sequence[Score]) -> np.ndarray:
-  return np.mean([x.correct_N for x in scores if x.correct_N is not None], 0)
+def _mean_N(scores: Sequence[Any]) -> np.ndarray:
+  return np.mean([x.correct_N for x in scores], 0)

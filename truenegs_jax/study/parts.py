@@ -1,13 +1,11 @@
 """The parts of a study: processes of `truenegs_jax.main`, each with a folder.
 
 The folder of a part, runs/ARM/seed-S/PART, is the workdir of an ordinary run.
-The outputs in it say that the part is done, the run's own lock says that it
-runs, and `failed.json`, with the exit code and the last line of `log.txt`, that
-it failed.
+The part is done if it has its outputs, runs if it is locked, and has failed if
+it has `failed.json`: the exit code and the last line of `log.txt`.
 """
 
 import collections
-import contextlib
 import dataclasses
 import enum
 import functools
@@ -54,10 +52,6 @@ WORDS = "words"  # of an arm: those that follow the name of the base config
 RESERVED = ("task", "dry_run", "finetune.tasks")
 LOG = "log.txt"
 FIX = "Remove the file and run the same command again."
-STOPPING = (
-  "the part that runs saves and ends; send the signal again to stop without"
-  " saving ..."
-)
 # Values that are the same for all parts of a study.
 FIXED = ("base", "overrides", "finetune", "corrections", "robustness")
 
@@ -125,24 +119,21 @@ def make_parts(s: Study, root: pathlib.Path) -> list[Part]:
 
 
 def _check_arms(arms: Mapping[str, Any]) -> None:
-  """Raises InputError for names of arms that are no names of folders."""
-  if not arms:
-    raise InputError(
-      "study.arms has no arm. Set it in a config file, such as"
-      ' c.study.arms = {"hc": {"words": "hc"}}.'
-    )
+  """Raises InputError without arms that are dicts with names of folders."""
   lower = collections.Counter(map(str.lower, arms))  # equal on some disks
-  for name, arm in arms.items():
-    if not isinstance(arm, Mapping):
-      raise InputError(
-        f"study.arms: {name!r} has {arm!r}. Set a dict of keys, such as"
-        ' {"words": "hc", "masking.prob": 0.25}.'
-      )
-    if not ARM.fullmatch(name) or lower[name.lower()] > 1:
-      raise InputError(
-        f"study.arms: {name!r} is no name of a folder of its own. Use letters,"
-        " digits, +, -, _ and dots, each name once."
-      )
+  wrong = [
+    name
+    for name, arm in arms.items()
+    if not isinstance(arm, Mapping)
+    or not ARM.fullmatch(name)
+    or lower[name.lower()] > 1
+  ]
+  if wrong or not arms:
+    raise InputError(
+      f"study.arms={arms!r}: {', '.join(wrong) or 'there is no arm'}. An arm is"
+      ' a dict of keys, such as {"words": "hc", "masking.prob": 0.25}, with a'
+      " name for its folder, of letters, digits, +, -, _ and dots."
+    )
 
 
 def _make_chain(
@@ -302,7 +293,7 @@ def run_parts(
       code = _run_part(part, root / part.key, console)
     if code in errors.SIGNAL_CODES.values():
       return code
-    if code:
+    if read_failure(root / part.key):
       console.print(describe_failure(part, root), soft_wrap=True)
 
 
@@ -316,43 +307,30 @@ def find_next(parts: Sequence[Part], states: States) -> Part | None:
 
 
 def _run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
-  """Runs a part until its process ends; writes failed.json if it fails.
+  """Runs a part; writes failed.json if it ends without its outputs.
 
-  Returns 75 or 130 if this process or the part was stopped, else the exit code
-  of the part; 0 if all outputs exist, or if another process runs the part.
+  Returns its exit code, or that of the first signal to this process. There is
+  no failure if a part was stopped or another process runs it. A log in a bucket
+  is written at the end.
   """
   with runtime_files.disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)
   (folder / files.FAILED).unlink(missing_ok=True)
-  with _open_log(folder) as log:
+  with tempfile.TemporaryDirectory() as temporary:
+    log = folder / LOG
+    if is_bucket(folder):
+      log = pathlib.Path(temporary, LOG)
     code = _run_process(part, log, console)
     lines = log.read_text(errors="replace").splitlines()
-  if code in (0, *errors.SIGNAL_CODES.values()):
-    return code
-  if part.is_complete(folder):
-    return 0
-  if files.is_running(folder / files.LOCK):  # which refused this process
-    console.print(f"{part.key}: another process runs it.", soft_wrap=True)
-    return 0
-  last = [line for line in lines if line.strip()][-1]
-  failure = {"code": code, "line": errors.printable(last)}
-  files.save_json(folder / files.FAILED, failure)
+    if is_bucket(folder):
+      (folder / LOG).write_bytes(log.read_bytes())
+  is_stopped = code in errors.SIGNAL_CODES.values()
+  is_running = files.is_running(folder / files.LOCK)  # it refused this process
+  if code and not (is_stopped or is_running or part.is_complete(folder)):
+    last = [line for line in lines if line.strip()][-1]
+    failure = {"code": code, "line": errors.printable(last)}
+    files.save_json(folder / files.FAILED, failure)
   return code
-
-
-@contextlib.contextmanager
-def _open_log(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields a local log of a part; that in a bucket is written at the end."""
-  path = folder / LOG
-  if not is_bucket(folder):
-    yield path
-    return
-  with tempfile.TemporaryDirectory() as temporary:
-    log = pathlib.Path(temporary, LOG)
-    if path.exists():
-      log.write_bytes(path.read_bytes())
-    yield log
-    path.write_bytes(log.read_bytes())
 
 
 def _run_process(part: Part, log_path: pathlib.Path, console: Console) -> int:
@@ -367,7 +345,10 @@ def _run_process(part: Part, log_path: pathlib.Path, console: Console) -> int:
   def forward(number: int, frame: object) -> None:
     del frame
     if not received:
-      console.print(f"{signal.Signals(number).name}: {STOPPING}")
+      console.print(
+        f"{signal.Signals(number).name}: the part that runs saves and ends;"
+        " send the signal again to stop without saving ..."
+      )
     received.append(signal.Signals(number))
     if process:
       process.send_signal(number)

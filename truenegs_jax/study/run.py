@@ -23,7 +23,7 @@ from rich.console import Console
 from truenegs_jax.config.tables import Study
 from truenegs_jax.finetune import results
 from truenegs_jax.pretrain.cases import find_table_2
-from truenegs_jax.report.tables import print_table
+from truenegs_jax.report.page import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
 from truenegs_jax.robustness.scores import DROP, SIDES
@@ -77,14 +77,11 @@ def _print_plan(
       say(f"{part.key}: {flags}", markup=False)
 
 
-def _write(path: pathlib.Path, text: str) -> None:
-  """Writes a file that the same command on other machines may write, too."""
-  with atomic_file(path, several_writers=True) as file:
-    file.write(text.encode())
-
-
 def _write_json(path: pathlib.Path, value: Any) -> None:
-  _write(path, f"{json.dumps(files.finite_or_null(value), indent=2)}\n")
+  """Writes a file that the same command on other machines may write, too."""
+  text = json.dumps(files.finite_or_null(value), indent=2)
+  with atomic_file(path, several_writers=True) as file:
+    file.write(f"{text}\n".encode())
 
 
 def report(
@@ -108,8 +105,7 @@ def report(
     finetune_seeds=range(study.finetune_seeds),
     **fields,
   )
-  layouts = tables.make_tables(comparison)
-  shown = [*map(tables.to_table, layouts)]
+  shown = tables.make_tables(comparison)
   for x in shown:
     print_table(x, console)
   has_failed = (State.FAILED, State.DIVERGED)
@@ -128,9 +124,8 @@ def report(
     "failures": failures,
   }
   _write_json(workdir / files.RESULTS, value)
-  _write(workdir / "tables.csv", tables.to_csv(layouts))
   write_own_report(workdir, say)
-  say(f"saved: {workdir / files.RESULTS}, tables.csv, {files.REPORT}")
+  say(f"saved: {workdir / files.RESULTS}, {files.REPORT}")
 
 
 def collect_scores(
@@ -138,7 +133,7 @@ def collect_scores(
 ) -> tuple[list[Score], dict[str, Any]]:
   """Reads the scores of finished parts; CheckpointError if one is damaged.
 
-  Also returns `family`, `width` and `paper` of Comparison, if the parts say so.
+  Also returns `family` and `width` of Comparison, if the parts say so.
   """
   collected: list[Score] = []
   fields: dict[str, Any] = {}
@@ -159,8 +154,6 @@ def collect_scores(
           collected += read_corrections(make, saved)
         else:
           collected += read_robustness(make, saved)
-          sets = saved["sets"].values()
-          fields["paper"] = {x["title"]: x["paper"] for x in sets}
   return collected, fields
 
 
@@ -217,7 +210,7 @@ def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   """
   collected = []
   for name, x in saved["sets"].items():
-    for record in saved["runs"].values():  # none if no example was changed
+    for record in saved["runs"].values():
       for side in SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
           score_N = None

@@ -6,9 +6,7 @@ says how many it has.
 """
 
 import collections
-import csv
 import dataclasses
-import io
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -17,25 +15,20 @@ import numpy as np
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.leaderboard import GLUE
 from truenegs_jax.pretrain.cases import TABLE_2
-from truenegs_jax.report.tables import Table
-from truenegs_jax.robustness.scores import SIDES, TRANSFORMED
+from truenegs_jax.report.page import Table
+from truenegs_jax.robustness.scores import SIDES, TRANSFORMED, find_published
 from truenegs_jax.stats import intervals
 from truenegs_jax.stats.intervals import Runs
 from truenegs_jax.tasks.task import SQUAD, TASKS
 
 CORRECTIONS = "corrections"  # a task of scores
 HELD_OUT = "held-out loss"  # another
+PUBLISHED = "electra of 256"  # the paper's network of table 5
 RATES = {"sequence_rate": "Iter", "mismatch_rate": "Pred"}  # of table 2
-MAX_COLUMNS = 8
+DIFFERENCE = "difference"  # label of a row
 
 Key = tuple[str, str]  # task and metric
-# The paper's scores before and after the change, by set, model and metric.
-Paper = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
-ARM = "arm"  # kinds of rows
-DIFFERENCE = "difference"
-PAPER = "paper"
-CSV_FIELDS = ("table", "row", "kind", "column", "value", "half_width", "runs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +74,6 @@ class Comparison:
   finetune_seeds: Sequence[int]  # of each task of fine-tuning
   family: str = "electra"  # of the network that is fine-tuned
   width: int = 256
-  paper: Paper = dataclasses.field(default_factory=dict)
 
 
 def correction_metric(rate: str, percent: float) -> str:
@@ -89,44 +81,7 @@ def correction_metric(rate: str, percent: float) -> str:
   return f"{rate} at {percent:g} %"
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-  """A number of a table."""
-
-  value: float | None = None
-  half_width: float | None = None  # half its interval of 95 %
-  runs: str = ""  # which runs there are, "2/3", if some lack
-
-  def text(self, kind: str, digits: int) -> str:
-    """Returns its number, interval and runs, those that it has, as lines."""
-    sign = "+" if kind == DIFFERENCE else ""
-    value = "" if self.value is None else f"{self.value:{sign}.{digits}f}"
-    half = "" if self.half_width is None else f"±{self.half_width:.{digits}f}"
-    return "\n".join(filter(None, (value, half, self.runs)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """A row of an ARM, of its DIFFERENCE from the baseline, or of the PAPER."""
-
-  label: str
-  kind: str
-  cells: Sequence[Cell]
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-  """A table."""
-
-  name: str  # unique in a study: "table3"
-  title: str
-  columns: Sequence[str]  # names of the cells of each row
-  rows: Sequence[Row]
-  notes: Sequence[str] = ()  # sentences below the table
-  digits: int = 2  # number of decimals
-
-
-def make_tables(study: Comparison) -> list[Layout]:
+def make_tables(study: Comparison) -> list[Table]:
   """Makes the paper's tables and others from the scores of planned runs."""
   planned = [
     x
@@ -143,43 +98,50 @@ def make_tables(study: Comparison) -> list[Layout]:
   ]
 
 
-def _make_layout(
-  name: str,
+def _make_table(
   title: str,
   columns: Columns,
   study: Comparison,
   *,
-  paper: Mapping[str, Sequence[float | None]] | None = None,
+  paper: Mapping[str, Sequence[float]] | None = None,
+  notes: Sequence[str] = (),
   digits: int = 2,
-) -> Layout:
+) -> Table:
   """Makes the rows of the arms and of the paper, whose values are by label."""
+  baseline = study.arms[0]
   rows = []
   for arm in study.arms:
-    cells = [_mean_cell(study, arm, x) for x in columns.values()]
-    rows.append(Row(arm, ARM, cells))
-    if arm != study.arms[0]:
-      cells = [_difference_cell(study, arm, x) for x in columns.values()]
-      rows.append(Row(arm, DIFFERENCE, cells))
+    means = [_show_mean(study, arm, x, digits) for x in columns.values()]
+    rows.append({"": arm} | dict(zip(columns, means, strict=True)))
+    if arm != baseline:
+      shown = [
+        _show_difference(study, arm, x, digits) for x in columns.values()
+      ]
+      rows.append({"": DIFFERENCE} | dict(zip(columns, shown, strict=True)))
+  texts = "".join(row[name] for row in rows for name in columns)
   keys = {key for column in columns.values() for key in column}
-  shown = [x for x in study.scores if x.key in keys]
-  notes = [*_explain_cells(rows, shown, study.arms[0])]
+  scores = [x for x in study.scores if x.key in keys]
+  explained = [*_explain_cells(texts, scores, baseline)]
   for label, values in (paper or {}).items():
-    rows.append(Row(label, PAPER, [*map(Cell, values)]))
-  return Layout(name, title, [*columns], rows, notes, digits)
+    published = [f"{x:.{digits}f}" for x in values]
+    rows.append({"": label} | dict(zip(columns, published, strict=True)))
+  return Table(title, rows, [*explained, *notes])
 
 
 def _explain_cells(
-  rows: Sequence[Row], shown: Sequence[Score], baseline: str
+  texts: str, scores: Sequence[Score], baseline: str
 ) -> Iterator[str]:
-  """Explains the cells of the arms, which have the scores `shown`."""
-  if any(x.half_width is not None for row in rows for x in row.cells):
+  """Explains the texts of the arms' cells, which show these scores."""
+  if "±" in texts:
     yield f"±: half the 95 % interval of the difference from {baseline}."
-    by_key = ([x for x in shown if x.key == y] for y in {x.key for x in shown})
+    by_key = (
+      [x for x in scores if x.key == y] for y in {x.key for x in scores}
+    )
     if not all(map(intervals.has_examples, by_key)):
       yield "Intervals count seeds, but not the choice of examples."
-  if any(cell.runs for row in rows for cell in row.cells):
+  if "/" in texts:
     yield "2/3: 2 of 3 runs, and of a difference 2 of 3 seeds, have scores."
-  for x in shown:
+  for x in scores:
     if x.failure:
       yield (
         f"{x.arm}, seed {x.seed}, {x.task}, fine-tuning {x.finetune_seed}"
@@ -187,40 +149,47 @@ def _explain_cells(
       )
 
 
-def _mean_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
+def _show_mean(
+  study: Comparison, arm: str, keys: Sequence[Key], digits: int
+) -> str:
+  """Returns the mean of an arm's scores, and how many of its runs have one."""
   runs = group_runs(study.scores, arm, keys)
   count = sum(len(x) for by_key in runs.values() for x in by_key.values())
   planned = len(study.seeds) * len(keys)
   if any(x.finetune_seed is not None for x in study.scores if x.key in keys):
     planned *= len(study.finetune_seeds)
-  value = intervals.mean_of_runs(runs) if runs else None
-  return Cell(value, runs=_describe_lack(count, planned))
+  lines = [f"{intervals.mean_of_runs(runs):.{digits}f}"] if runs else []
+  if count < planned:
+    lines.append(f"{count}/{planned}")
+  return "\n".join(lines)
 
 
-def _difference_cell(study: Comparison, arm: str, keys: Sequence[Key]) -> Cell:
+def _show_difference(
+  study: Comparison, arm: str, keys: Sequence[Key], digits: int
+) -> str:
+  """Returns an arm's difference from the baseline, interval and seeds."""
   ours = group_runs(study.scores, arm, keys)
   theirs = group_runs(study.scores, study.arms[0], keys)
-  planned = len(study.seeds)
-  difference = intervals.compare_runs(ours, theirs)
-  if not difference:
-    return Cell(runs=_describe_lack(0, planned))
-  runs = _describe_lack(difference.seeds, planned)
-  return Cell(difference.value, difference.half_width, runs)
+  lines = []
+  seeds = 0
+  if difference := intervals.compare_runs(ours, theirs):
+    seeds = difference.seeds
+    lines.append(f"{difference.value:+.{digits}f}")
+    if difference.half_width is not None:
+      lines.append(f"±{difference.half_width:.{digits}f}")
+  if seeds < len(study.seeds):
+    lines.append(f"{seeds}/{len(study.seeds)}")
+  return "\n".join(lines)
 
 
-def _describe_lack(count: int, planned: int) -> str:
-  return f"{count}/{planned}" if count < planned else ""
-
-
-def _make_correction_tables(study: Comparison) -> Iterator[Layout]:
+def _make_correction_tables(study: Comparison) -> Iterator[Table]:
   """Makes a table for each rate: a column for each percentage of the run."""
   measured = {x.metric for x in study.scores if x.task == CORRECTIONS}
   for i, (rate, label) in enumerate(RATES.items()):
     metrics = {x: correction_metric(rate, x) for x in TABLE_2}
     shown = [percent for percent in TABLE_2 if metrics[percent] in measured]
     if shown:
-      yield _make_layout(
-        f"table2_{label.lower()}",
+      yield _make_table(
         f"Table 2 of the paper, {label}: corrections along the training, %",
         {f"{x:g} %": [(CORRECTIONS, metrics[x])] for x in shown},
         study,
@@ -231,7 +200,7 @@ def _make_correction_tables(study: Comparison) -> Iterator[Layout]:
       )
 
 
-def _make_finetuning_tables(study: Comparison) -> Iterator[Layout]:
+def _make_finetuning_tables(study: Comparison) -> Iterator[Table]:
   """Makes tables 3, with the rows of table 6, and 4."""
   if keys := [(x, TASKS[x].metrics[0]) for x in GLUE if x in study.tasks]:
     columns = {key[0]: [key] for key in keys}
@@ -240,16 +209,16 @@ def _make_finetuning_tables(study: Comparison) -> Iterator[Layout]:
       is_complete = len(keys) == len(GLUE)
       columns[average if is_complete else f"{average} of {len(keys)}"] = keys
     title = "Tables 3 and 6 of the paper: GLUE, dev sets, %"
-    yield _make_finetuning_table("table3", title, columns, study)
+    yield _make_finetuning_table(title, columns, study)
   if SQUAD in study.tasks:
     columns = {x: [(SQUAD, x)] for x in TASKS[SQUAD].metrics}
     title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
-    yield _make_finetuning_table("table4", title, columns, study)
+    yield _make_finetuning_table(title, columns, study)
 
 
 def _make_finetuning_table(
-  name: str, title: str, columns: Columns, study: Comparison
-) -> Layout:
+  title: str, columns: Columns, study: Comparison
+) -> Table:
   """Makes a table with the paper's models that have all of its scores."""
   published, network_note = leaderboard.find_published(
     (*GLUE, SQUAD), family=study.family, width=study.width
@@ -269,20 +238,20 @@ def _make_finetuning_table(
   notes = [f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items()]
   if network_note and notes:
     notes.append(network_note)
-  x = _make_layout(name, title, columns, study, paper=paper)
-  return dataclasses.replace(x, notes=[*x.notes, *notes])
+  return _make_table(title, columns, study, paper=paper, notes=notes)
 
 
-def _make_robustness_tables(study: Comparison) -> Iterator[Layout]:
+def _make_robustness_tables(study: Comparison) -> Iterator[Table]:
   """Makes a table for each set of robustness."""
+  network = f"{study.family} of {study.width}"
   for title, metrics in _robustness_sets(study).items():
     names = [f"{metric} {side}" for metric in metrics for side in SIDES]
     paper = {}
-    for label, published in study.paper.get(title, {}).items():
-      pairs = [published[metric] for metric in metrics]
+    published = find_published(title) if network == PUBLISHED else {}
+    for label, scores in published.items():
+      pairs = [scores[metric] for metric in metrics]
       paper[label] = [x for b, a in pairs for x in (b, a, b - a)]
-    yield _make_layout(
-      f"table5_{title}",
+    yield _make_table(
       f"Table 5 of the paper: {title}, %" if paper else f"{title}, %",
       {name: [(title, name)] for name in names},
       study,
@@ -300,7 +269,7 @@ def _robustness_sets(study: Comparison) -> dict[str, list[str]]:
   return {title: list(metrics) for title, metrics in sets.items()}
 
 
-def _make_other_tables(study: Comparison) -> Iterator[Layout]:
+def _make_other_tables(study: Comparison) -> Iterator[Table]:
   """Makes a table of all metrics for each task that is not the paper's."""
   known = {*GLUE, SQUAD, CORRECTIONS, *_robustness_sets(study)}
   others: dict[str, dict[str, list[Key]]] = {}
@@ -308,31 +277,4 @@ def _make_other_tables(study: Comparison) -> Iterator[Layout]:
     if x.task not in known:
       others.setdefault(x.task, {})[x.metric] = [x.key]
   for task, columns in others.items():
-    for i in range(0, len(columns), MAX_COLUMNS):
-      shown = dict([*columns.items()][i : i + MAX_COLUMNS])
-      name = f"{task} {i // MAX_COLUMNS + 1}" if i else task
-      yield _make_layout(name, name, shown, study, digits=4)
-
-
-def to_table(x: Layout) -> Table:
-  """Renders the numbers of a table as texts."""
-  rows = []
-  for row in x.rows:
-    label = row.kind if row.kind == DIFFERENCE else row.label
-    texts = [cell.text(row.kind, x.digits) for cell in row.cells]
-    rows.append({"": label} | dict(zip(x.columns, texts, strict=True)))
-  return Table(x.title, rows, x.notes)
-
-
-def to_csv(layouts: Iterable[Layout]) -> str:
-  """Renders tables as CSV, a line per number with all digits; "" for None."""
-  file = io.StringIO()
-  writer = csv.writer(file)
-  writer.writerow(CSV_FIELDS)
-  writer.writerows(
-    (x.name, row.label, row.kind, column, *dataclasses.astuple(cell))
-    for x in layouts
-    for row in x.rows
-    for column, cell in zip(x.columns, row.cells, strict=True)
-  )
-  return file.getvalue()
+    yield _make_table(task, columns, study, digits=4)

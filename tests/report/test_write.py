@@ -1,0 +1,245 @@
+"""Workdirs, also unfinished or damaged ones, are read and never changed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from support.html_tables import read_rows
+from support.json_readers import RESULT
+from support.report_workdirs import (
+  HOSTILE_IMAGE,
+  write_finetuning,
+  write_pretraining,
+  write_results,
+)
+from truenegs_jax.report import page, write
+from truenegs_jax.report.write import compare, read_workdir, read_workdirs
+from truenegs_jax.runtime import files as files_lib
+from truenegs_jax.workdir import files, lock, metrics_file
+
+RESULTS_LOST = {files.RESULTS: ["Held-out rows", "Filled masks"]}
+LOST = RESULTS_LOST | {files.CASES: ["Corrections"], files.ABOUT: []}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  return write_pretraining(tmp_path_factory.mktemp("report") / "run")
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+  return shutil.copytree(finished, tmp_path / "run")
+
+
+def write_records(folder):
+  """Writes what a run leaves after step 20 of 40."""
+  folder.mkdir(parents=True, exist_ok=True)
+  writer = metrics_file.JsonlWriter(folder, first_step=0)
+  speed = {"time": 0.0, "rows_per_s": 50.0, "eta_s": 90.0}
+  writer.write({"step": 20, "split": "train", "total": 4.0, **speed})
+  writer.write({"step": 20, "time": 0.0, "split": "held_out", "mlm": 4.5})
+  writer.close()
+
+
+def write_run(folder, task="pretrain", **values):
+  write_records(folder)
+  config = {"task": task, "steps": 40, "batch_size": 8, "length": 32, **values}
+  (folder / files.CONFIG).write_text(json.dumps(config))
+
+
+def read_files(folder):
+  return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def report(*words):
+  """Runs the command; returns its exit code, output and errors."""
+  program = [sys.executable, "-m", "truenegs_jax.report", *map(str, words)]
+  environment = os.environ | {"COLUMNS": "200"}
+  done = subprocess.run(
+    program, capture_output=True, text=True, env=environment
+  )
+  return done.returncode, done.stdout, done.stderr
+
+
+def titles(run):
+  return [section.title for section in run.sections]
+
+
+@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize(
+  "content", [b"\xff\x00", b"[1]", b'{"verdict": 1', b""]
+)
+def test_a_damaged_file_is_a_note_and_costs_its_own_part(
+  workdir, name, content
+):
+  expected = titles(read_workdir(workdir))
+  (workdir / name).write_bytes(content)
+  run = read_workdir(workdir)
+  assert "</html>" in page.render([run])
+  assert any(name in text for level, text in run.notes if level == page.ERROR)
+  assert [x for x in expected if x not in titles(run)] == LOST[name]
+  (workdir / name).unlink()
+  assert page.ERROR not in dict(read_workdir(workdir).notes)
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_values_of_other_types_are_an_error_of_the_page(workdir, name):
+  saved = json.loads((workdir / name).read_text())
+  for key in saved:
+    for value in (None, [1]):
+      (workdir / name).write_text(json.dumps(saved | {key: value}))
+      run = read_workdir(workdir)
+      assert "</html>" in page.render([run])
+      texts = [text for level, text in run.notes if level == page.ERROR]
+      assert all(name in text for text in texts)
+
+
+def test_a_run_shows_how_far_it_is(tmp_path, monkeypatch):
+  with lock.lock(tmp_path):
+    assert read_workdir(tmp_path).state == "running"  # without a config yet
+  write_run(tmp_path)
+  with lock.lock(tmp_path):
+    assert read_workdir(tmp_path).sentence == "Running at step 20 of 40."
+  before = read_files(tmp_path)
+  with monkeypatch.context() as patch:  # a lock is read, not opened to write
+    patch.setattr(files_lib, "open_append", pytest.fail)
+    run = read_workdir(tmp_path)
+  assert read_files(tmp_path) == before
+  assert run.sentence == "Stopped at step 20 of 40."
+  assert run.progress == {
+    **{"step": "20 of 40", "loss": "4"},
+    **{"rate": "50 rows/s", "left": "0:01:30"},
+  }
+  with (tmp_path / files.METRICS).open("a") as file:  # of a limited time
+    file.write(
+      '{"step": 30, "split": "train", "total_steps": 30, "eta_s": 1}\n'
+    )
+    file.write('{"step": "x"}\n\x00\n{"st')
+  run = read_workdir(tmp_path)
+  assert run.progress["step"] == "30 of 30" and "left" not in run.progress
+  (tmp_path / files.RESULTS).write_text("{}")
+  assert read_workdir(tmp_path).state == "finished"
+  with lock.lock(tmp_path):  # a finished run gets more steps
+    assert read_workdir(tmp_path).state == "running"
+    write.write_own_report(tmp_path, print)  # but it is about to end
+  assert ">finished</span>" in (tmp_path / files.REPORT).read_text()
+  for text in ("{", "[]", '{"task": "study"}', '{"steps": "many"}'):
+    (tmp_path / files.CONFIG).write_text(text)
+    assert read_workdir(tmp_path).state == "finished"
+
+
+def test_unfinished_fine_tunings_show_scores_of_finished_seeds(tmp_path):
+  write_run(tmp_path, task="finetune")
+  for seed in (0, 1):
+    write_records(tmp_path / f"mrpc/seed-{seed}")
+  for seed, score in enumerate((70.0, 72.5)):
+    folder = tmp_path / f"own/seed-{seed}"
+    write_records(folder)
+    scores = {"em": score, "f1": 90.0}
+    result = RESULT | {"seed": seed, "scores": {"dev": scores}}
+    result["failure"] = "constant" if seed else ""
+    (folder / "result.json").write_text(json.dumps(result))
+  run = read_workdir(tmp_path)
+  assert run.progress["step"] == "2 of 4 begun runs finished"
+  assert run.progress["loss"] == "own 71.2 (em)"
+  assert [text for _, text in run.notes] == ["own, seed 1: constant"]
+
+
+def test_seeds_of_a_fine_tuning_share_a_colour_and_have_a_median(tmp_path):
+  [run] = read_workdirs([write_finetuning(tmp_path / "rte")])
+  assert {curve.group for curve in run.curves} == {"rte"}
+  assert len(run.curves) == 3
+  scores, mistakes = (read_rows(*x.blocks)[0] for x in run.sections)
+  assert scores == [["rte", "accuracy", "62", "60.0, 62.0, 70.0"]]
+  assert mistakes[2] == ["rte", "2", HOSTILE_IMAGE, "entailment", "not"]
+
+
+@pytest.mark.parametrize("task", ["corrections", "robustness", "study"])
+def test_results_of_other_tasks_are_tables(tmp_path, task):
+  run = read_workdir(write_results(tmp_path / "run", task))
+  assert not run.notes
+  assert read_rows(*run.sections[0].blocks)[0][0] == ["S", "80 ± 1"]
+
+
+def test_a_study_is_read_from_its_folders_and_never_planned(tmp_path):
+  """Its config, of a stranger, names a file of code."""
+  bad = tmp_path / "bad.py"
+  bad.write_text(f"open({str(tmp_path / 'hacked')!r}, 'w')")
+  config = {"task": "study", "study": {"config": str(bad)}, "config": str(bad)}
+  root = tmp_path / "study"
+  folders = [root / f"runs/{arm}/seed-0/pretrain" for arm in "abc"]
+  for folder in folders:
+    write_run(folder)
+  (root / files.CONFIG).write_text(json.dumps(config))
+  (folders[0] / files.RESULTS).write_text("{}")
+  (folders[1] / "failed.json").write_text('{"code": 5, "line": "Full."}')
+  with lock.lock(folders[2]):
+    run = read_workdir(root)
+  assert run.state == "running"
+  expected = "3 parts: 1 finished, 1 failed, 1 running"
+  assert run.progress["step"] == expected
+  code, output, _ = report(root, f"--output={tmp_path / 'page.html'}")
+  assert code == 0 and "1 failed, 1 stopped" in output
+  assert not (tmp_path / "hacked").exists()
+
+
+def test_runs_are_compared_as_far_as_they_are(tmp_path):
+  runs = [write_pretraining(tmp_path / name / "run") for name in "abc"]
+  path = runs[1] / files.METRICS
+  *train, last = path.read_text().splitlines()
+  record = json.loads(last) | {"mlm_hidden": 3.25, "corrected_rows": 0.5}
+  path.write_text("\n".join([*train, json.dumps(record), ""]))
+  (runs[2] / files.METRICS).unlink()
+  config = json.loads((runs[2] / files.CONFIG).read_text())
+  config["eval"] = {"rows": 9}
+  (runs[2] / files.CONFIG).write_text(json.dumps(config))
+  read = read_workdirs([runs[0] / ".." / "run", *runs])
+  assert [run.name for run in read] == [*map(str, runs)]  # each once
+  assert len({curve.group for run in read for curve in run.curves}) == 3
+  table, _ = compare(read)
+  [rows] = read_rows(table)
+  assert {label: values for label, *values in rows} == {
+    "MLM, all slots (nats/slot)": ["7.1", "7.1", "–"],
+    "MLM, [MASK] (nats/slot)": ["7.5", "3.25", "–"],
+    "Detection, AUC": ["0.5", "0.5", "–"],
+    "Corrected slots (%)": ["1", "1", "–"],
+    "Corrected rows (%)": ["–", "50", "–"],
+    "eval.rows": ["null", "null", "9"],
+  }
+  assert compare(read[:1]) == []
+
+
+def test_a_report_that_fails_is_a_warning_for_the_run(workdir):
+  (workdir / files.REPORT).mkdir()
+  lines = []
+  write.write_own_report(workdir, lines.append)
+  assert len(lines) == 1
+  assert lines[0].startswith(f"warning: '{workdir / files.REPORT}' was not")
+
+
+def test_names_are_no_markup_and_no_control_characters(workdir, tmp_path):
+  folder = workdir.rename(tmp_path / os.fsdecode(b"[red]a\x1b[31m\xff"))
+  _, output, _ = report(folder, f"--output={tmp_path}/page.html")
+  assert r"[red]a\x1b[31m" in output and "\x1b" not in output
+  assert "a\x1b[31m\\udcff</title>" in (tmp_path / "page.html").read_text()
+
+
+def test_runs_of_others_are_shown_though_nothing_can_be_written(
+  workdir, tmp_path
+):
+  """The table comes before the page."""
+  (workdir / files.LOCK).touch()
+  before = read_files(workdir)
+  for path in (*workdir.rglob("*"), workdir):
+    path.chmod(0o555 if path.is_dir() else 0o444)
+  blocked = tmp_path / "file"
+  blocked.touch()
+  code, output, errors = report(workdir, f"--output={blocked}/page.html")
+  assert code == 5
+  assert "run  finished  60 of 60" in output and "saved" not in output
+  assert "page.html' could not be written: Not a directory." in errors
+  assert read_files(workdir) == before
