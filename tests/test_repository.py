@@ -27,7 +27,7 @@ LAYERS = (
   {"finetune", "pretrain"},
   {"corrections", "robustness"},
   {"study"},
-  {"main", "prepare", "export", "wordnet"},
+  {"main", "prepare", "export"},
   {"__main__"},
 )
 LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}

@@ -65,7 +65,6 @@ class ModelTable:
   top: int = 10  # maximum number of neighbours of a word
   threshold: float = 0.5  # minimum cosine of a neighbour
   every: int = 1000  # steps between rebuilds of the table
-  symbols: bool = False  # include punctuation, numbers and stop words
 
 
 def resolve_auto(text: str, language: str) -> str:
@@ -151,8 +150,8 @@ class TableRequest:
 
   def find_pairs(self, vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
     """Returns the pairs of all sources, none of which is "model"."""
-    found = [SOURCES[x.name](vocabulary, **x.options) for x in self.parsed]
-    return itertools.chain(*found)
+    lists = [SOURCES[x.name](vocabulary, **x.options) for x in self.parsed]
+    return itertools.chain(*lists)
 
   def build(self, tokenizer: Any) -> SynonymTable:
     """Builds the table of a vocabulary."""

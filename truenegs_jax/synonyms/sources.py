@@ -47,7 +47,6 @@ ENTRY = re.compile(r"(.*)\|([0-9]{1,4})\s*")
 LABEL = re.compile(r" ?\((?=[^()|]*?(?:\.|Hauptform))[^()|]*\)")
 ANTONYM = re.compile("ant[oòó]n|антон", re.IGNORECASE)
 
-MAX_PAIRS = 10_000_000  # of a file, before repeated ones are dropped
 FORMATS = "docs/reference/sources.md has the formats of files."
 
 HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")  # of word2vec
@@ -155,7 +154,7 @@ def check_neighbours(
 
 
 def find_file(source: str, path: str) -> str:
-  """Returns the option `path`; InputError if there is no such file."""
+  """Returns `path`; InputError if there is no such file."""
   if not os.path.isfile(path):
     raise InputError(
       f"source of synonyms: there is no file {path!r}. Set path= of {source};"
@@ -169,22 +168,14 @@ def select_pairs(groups: Groups, vocabulary: Vocabulary, name: str) -> Pairs:
   """Yields the pairs of the file `name` with both words in a vocabulary.
 
   Phrases match nothing. The order is that of the vocabulary, synonyms sorted.
-  Raises DataError for too many pairs, or none.
+  Raises DataError if there is none.
   """
   synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
   match = functools.cache(vocabulary.match)
-  num_pairs = 0
   for words, others in groups:
-    golds, near = ([*filter(None, map(match, x))] for x in (words, others))
-    num_pairs += len(golds) * len(near)
-    if num_pairs > MAX_PAIRS:
-      raise DataError(
-        f"{name}: more than {MAX_PAIRS:,} pairs of words, {len(near):,} of them"
-        f" for {min(golds[0])!r}. Split its group, or remove it."
-      )
-    for gold_set, other_set in itertools.product(golds, near):
-      for gold in gold_set:
-        synonyms[gold] |= other_set
+    near = set[str]().union(*map(match, others))
+    for gold in set[str]().union(*map(match, words)):
+      synonyms[gold] |= near
   lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
   selected = list(itertools.chain.from_iterable(lists))
   if not selected:
