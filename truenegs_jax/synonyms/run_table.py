@@ -27,7 +27,7 @@ from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.runtime.text import read_lines
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.synonyms.sources import SOURCES, check_neighbours
+from truenegs_jax.synonyms.sources import SOURCES, check_options
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import NUMBERS, STOP_WORDS, Vocabulary
 from truenegs_jax.synonyms.wordnet import ALL_SENSES
@@ -108,7 +108,9 @@ class TableRequest:
     if first.name != "model":
       return None
     model = ModelTable(**first.options)
-    check_neighbours(first.identity, model.top, model.threshold, model.every)
+    check_options(
+      first.identity, model.top, model.every, threshold=model.threshold
+    )
     return model
 
   @property
