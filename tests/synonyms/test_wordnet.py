@@ -193,7 +193,7 @@ def test_a_damaged_wordnet_in_the_cache_is_downloaded_again(served, cached):
 def test_without_a_good_download_the_error_says_what_to_type(
   cached, monkeypatch, content
 ):
-  with pytest.raises(InputError, match="There is no WordNet.* wordnet"):
+  with pytest.raises(InputError, match="package wordnet is neither .* wordnet"):
     wordnet.open_wordnet()
   monkeypatch.setattr(Downloader, "content", content)
   with pytest.raises(UnavailableError, match="NLTK's server.*NLTK_DATA=FOLDER"):

@@ -246,15 +246,12 @@ def _read_steps(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
   """Yields the chosen steps of a run, which may still be training.
 
-  Of the kept ones, a step that is damaged or that the run has deleted
-  meanwhile is skipped with a warning.
+  One that is damaged, or that the run has deleted, is skipped with a warning.
   """
   for step in steps:
     try:
       params = saved_model.read_params(checkpoints, model, step)
     except errors.DamagedStepError as e:
-      if m.options.steps != KEPT:
-        raise
       m.weights.report(f"warning: {errors.printable(e)} It is skipped.")
     else:
       yield step, params

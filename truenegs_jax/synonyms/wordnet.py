@@ -140,26 +140,18 @@ def open_wordnet(folder: str = "") -> WordNetReader:
   def read(place: pathlib.Path) -> WordNetReader:
     return _read_wordnet(place, folder)
 
-  return _read_first("wordnet", find_wordnet(folder), read, FIX)
+  return _read_first("wordnet", read, FIX, folder)
 
 
-def find_wordnet(folder: str = "") -> list[pathlib.Path]:
-  """Returns where WordNet is; InputError if it is nowhere."""
-  places = _list_places("wordnet", folder)
-  if not places:
-    raise InputError(
-      "There is no WordNet on NLTK's path, in the cache or in /usr/share."
-      f" {FIX}"
-    )
-  return places
+def find_wordnet() -> pathlib.Path:
+  """Returns where a WordNet is; InputError if it is nowhere."""
+  return _read_first("wordnet", lambda place: place, FIX)
 
 
 def read_package(package: str, name: str, fix: str) -> str:
   """Returns the text of a file of a package, in its folder or in one below.
 
-  Raises:
-    InputError: there is no such file. The message ends with `fix`.
-    DataError: the package is damaged.
+  Raises InputError or DataError, which end with `fix`, as `_read_first`.
   """
 
   def read(place: pathlib.Path) -> str | None:
@@ -169,13 +161,7 @@ def read_package(package: str, name: str, fix: str) -> str:
           return _read_bytes(folder / name).decode("utf-8-sig")
     return None
 
-  text = _read_first(package, _list_places(package), read, fix)
-  if text is None:
-    raise InputError(
-      f"There is no file {name!r} of NLTK's package {package} on NLTK's path or"
-      f" in the cache. {fix}"
-    )
-  return text
+  return _read_first(package, read, fix)
 
 
 def read_omw(language: str) -> str:
@@ -224,17 +210,24 @@ def fetch() -> None:
 def run_command() -> None:
   """Runs the command."""
 
-  def main(argv: list[str]) -> None:
+  def main(_: list[str]) -> None:
     with flags_lib.exit_on_errors():
-      if argv[1:]:
-        raise InputError("wordnet takes no words; `synonyms` does.")
       fetch()
 
   flags_lib.run(main)
 
 
-def _list_places(package: str, folder: str = "") -> list[pathlib.Path]:
-  """Returns the folders and the zip files of a package, the first one first."""
+def _read_first(
+  package: str,
+  read: Callable[[pathlib.Path], Result | None],
+  fix: str,
+  folder: str = "",
+) -> Result:
+  """Returns the first result of `read` on the folders and zips of a package.
+
+  Raises DataError if no result is left, but places that cannot be read, and
+  InputError without these. The messages end with `fix`.
+  """
   import nltk  # slow
 
   roots = [*nltk.data.path, cache.folder() / "nltk_data"]
@@ -243,22 +236,8 @@ def _list_places(package: str, folder: str = "") -> list[pathlib.Path]:
     parents = [pathlib.Path(folder)]
   # NLTK's downloader does not unpack every package.
   places = [x / y for x in parents for y in (package, f"{package}.zip")]
-  return [place for place in places if place.exists()]
-
-
-def _read_first(
-  package: str,
-  places: list[pathlib.Path],
-  read: Callable[[pathlib.Path], Result | None],
-  fix: str,
-) -> Result | None:
-  """Returns the first result of `read` on the places of a package, or None.
-
-  Places that cannot be read are passed over; DataError, which ends with `fix`,
-  if nothing is left but these.
-  """
   reasons = []
-  for place in places:
+  for place in filter(pathlib.Path.exists, places):
     try:
       result = read(place)
     except Exception as error:  # NLTK and zipfile raise a dozen unrelated types
@@ -271,7 +250,10 @@ def _read_first(
       f"NLTK's package {package} is damaged or may not be read. Repair or"
       f" remove {', '.join(reasons)}. {fix}"
     )
-  return None
+  raise InputError(
+    f"NLTK's package {package} is neither on NLTK's path nor in the cache, or"
+    f" lacks the file. {fix}"
+  )
 
 
 @contextlib.contextmanager
