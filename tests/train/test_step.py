@@ -131,21 +131,6 @@ def test_an_id_beyond_the_vocabulary_is_skipped():
   jax.tree.map(np.testing.assert_array_equal, after.params, params)
 
 
-@pytest.mark.parametrize("num", [1, 2])
-def test_an_objective_knows_the_number_of_its_step(num):
-  def objective(params, inputs, keys_B, aux):
-    terms = linear_objective(params, inputs, keys_B, aux)
-    return terms | {"step": (aux["step"], aux["step"])}
-
-  train_step = step.make_train_step(
-    objective, {"kept": 1.0}, tiny.make_tx(), num
-  )
-  state, train_step = linear_state(tiny.make_tx()), jax.jit(train_step)
-  for number in range(3):
-    state, terms = train_step(state, linear_batch(), {})
-    assert terms["step"][0] == number * num
-
-
 def test_evaluation_has_the_same_draws_for_a_row():
   def objective(params, inputs, keys_B, aux):
     del params, inputs, aux

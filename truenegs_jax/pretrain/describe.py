@@ -3,7 +3,6 @@
 Dry runs and starts print the lines, and about.json has them.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +16,6 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import errors, progress
-from truenegs_jax.runtime.paths import is_hub_name
 from truenegs_jax.synonyms.run_table import resolve_auto
 from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
@@ -238,13 +236,10 @@ def dry_run(run: Run, console: Console) -> None:
 def _list_needs(run: Run) -> Iterator[str]:
   """Yields what a run needs besides text, and whether it is here."""
   init = run.config.init
-  vocab = run.config.data.vocab
   if init == REQUIRED:
     yield "weights: --config.init=FOLDER"
   elif init:
     yield f"weights: {find.describe(init)}"
-  if is_hub_name(vocab) and vocab != "train" and not os.path.exists(vocab):
-    yield f"vocabulary: {vocab} of the Hugging Face hub"
   if request := run.table_request:
     try:
       request.check()
