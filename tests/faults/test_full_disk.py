@@ -15,12 +15,11 @@ from rich.console import Console
 
 from support import runs, saved_steps
 from support.faults import tries
-from truenegs_jax.report import write
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import DiskError, InputError
+from truenegs_jax.runtime.errors import DiskError
 from truenegs_jax.train import loggers
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files, lock, metrics_file
+from truenegs_jax.workdir import metrics_file
 
 RECORD = {"step": 1, "split": "train", "mlm": 1.0}
 
@@ -86,24 +85,6 @@ def test_a_failed_save_is_raised_once_and_the_next_one_works(tmp_path, capfd):
     restored = checkpoints.restore_state(1, tree(0))
     saved_steps.assert_equal(restored, tree(1))
   assert not capfd.readouterr().err
-
-
-def test_a_workdir_on_a_read_only_disk_is_refused(small_disk):
-  folder = small_disk(100, "ro")
-  with pytest.raises((InputError, DiskError), match=f"'{folder}.*Read-only"):
-    with lock.lock(folder / "a"):
-      pass
-
-
-def test_a_run_on_a_read_only_disk_is_shown(small_disk, tmp_path):
-  folder = small_disk(100)
-  (folder / "config.json").write_text('{"batch_size": 1, "length": 8}')
-  with lock.lock(folder):
-    pass
-  small_disk(100, "remount", "ro")
-  run = write.read_workdir(folder)
-  write.write_report([run], tmp_path / "a.html")
-  assert run.state == files.STOPPED
 
 
 @pytest.mark.parametrize("num_bytes", [0, 60])

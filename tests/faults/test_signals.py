@@ -21,14 +21,6 @@ try:
 except BaseException as e:
   print("raised", repr(e), flush=True)
 """
-GC = """
-import gc, os, time
-from truenegs_jax.runtime import errors
-errors.exit_at_signals()
-gc.callbacks.append(lambda *_: os.kill(os.getpid(), {number}) or time.sleep(0))
-gc.collect()
-print("lost", flush=True)
-"""
 FOLDER = """
 import os, pathlib
 from truenegs_jax.runtime import errors
@@ -80,17 +72,15 @@ def test_a_signal_during_an_import_ends_the_command(
   assert_ended(process, number)
 
 
-@pytest.mark.parametrize("program", [GC, FOLDER], ids=["gc", "folder"])
-def test_no_signal_is_lost_and_no_folder_stays(tmp_path, program):
-  number = signal.SIGTERM
+def test_a_signal_leaves_no_temporary_folder(tmp_path):
   process = subprocess.run(
-    [sys.executable, "-c", program.format(number=int(number))],
+    [sys.executable, "-c", FOLDER.format(number=int(signal.SIGTERM))],
     env=runs.make_environment(tmp_path),
     cwd=tmp_path,
     capture_output=True,
     text=True,
   )
-  assert_ended(process, number)
+  assert_ended(process, signal.SIGTERM)
   assert not [*tmp_path.glob("unfinished*")]
 
 

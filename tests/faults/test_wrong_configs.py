@@ -35,7 +35,7 @@ def test_numbers_out_of_range_are_refused_with_their_range(name):
     assert rule.low <= value <= rule.high, key
     for wrong in (math.nan, rule.low - 1, rule.high + 1):
       with pytest.raises(InputError, match=key) as error:
-        rule.check_value(key, wrong)
+        rule.check(key, wrong)
       if rule.high < wrong < math.inf:
         assert f"{rule.high:,}" in str(error.value)
 

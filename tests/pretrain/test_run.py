@@ -8,7 +8,6 @@ import signal
 import sys
 
 import jax
-import numpy as np
 import pytest
 
 from support import runs
@@ -213,6 +212,7 @@ def test_run_starts_from_weights_and_resumes_without_them(first_run):
     ("log.writers=('stone',)", "tensorboard"),
     ("eval.sentences=('no mask',)", "no mask"),
     ("data.sources=nowhere.txt", "nowhere.txt"),
+    ("model.type_vocab_size=1", "two token types"),
     ("data.vocab=no/such/vocab.txt", "vocab"),
   ],
 )
@@ -227,15 +227,6 @@ def test_bad_value_is_refused_before_compilation(
   with pytest.raises((errors.InputError, errors.DataError), match=message):
     run(root / "bad", [*flags, f"--config.{flag}"], config=HC_SR)
   assert not (root / "bad" / "metrics.jsonl").exists()
-
-
-def test_sizes_are_refused_before_a_vocabulary_is_trained(first_run):
-  root, flags = first_run
-  rows = root / "no_rows"
-  flags = [*flags, f"--config.data.rows={rows}"]
-  with pytest.raises(errors.InputError, match="two token types"):
-    run(root / "one_type", [*flags, "--config.model.type_vocab_size=1"])
-  assert not rows.exists() and not (root / "one_type").exists()
 
 
 @pytest.mark.parametrize(
@@ -256,25 +247,3 @@ def test_refused_run_does_not_change_the_workdir(first_run, flags, message):
   with lock.lock(root / "first"):
     with pytest.raises(errors.InputError, match="Another run"):
       run(root / "first", usual)
-
-
-def test_a_run_whose_rows_were_edited_is_not_resumed(first_run):
-  root, flags = first_run
-  shutil.copytree(root / "first", root / "edited")
-  shutil.copytree(root / "rows", root / "edited_rows")
-  path = root / "edited_rows" / "train-00000-0000.tokens.npy"
-  tokens_RxL = np.load(path)
-  tokens_RxL[:, 1:3] = tokens_RxL[:, 2:0:-1]
-  np.save(path, tokens_RxL)
-  flags = [*flags, f"--config.data.rows={path.parent}"]
-  with pytest.raises(errors.DataError, match=path.name):
-    run(root / "edited", flags)
-
-
-def test_a_missing_wordnet_ends_with_a_line_and_exit_code_2(first_run):
-  root, flags = first_run
-  flags = [*flags, "--config.negatives.hard_correction=True"]
-  env = runs.make_environment(root / "cache")
-  code, output = runs.run(root / "typo", flags, env)
-  assert code == 2 and " wordnet. Without internet" in output
-  assert "Traceback" not in output and not (root / "typo").exists()
