@@ -106,15 +106,3 @@ def test_processes_killed_together_end_bit_equal(base, golden, killed):
     ended = runs.run_processes(workdir, flags, env, 2)
     assert [code for code, _ in ended] == [0, 0], ended
   runs.assert_equal_runs(*workdirs, STEPS)
-
-
-def test_the_memory_of_a_long_run_is_flat(base):
-  root, flags, env = base
-  steps = 600
-  more = f"--config.steps={steps}", "--config.checkpoint.every_steps=25"
-  code, output = runs.run(root / "soak", [*flags, *more], env)
-  assert code == 0, output
-  records = runs.read_records(root / "soak")
-  peaks = [record["memory_peak_gib"] for record in records]
-  growth = (peaks[-1] - peaks[steps // 3]) / (steps * 2 / 3) * 100
-  assert growth < 1 / 1024  # GiB in 100 steps

@@ -99,19 +99,6 @@ def test_dimension_that_is_not_divisible_is_not_split():
     assert split.shard_shape(shape) == shard_shape
 
 
-def test_rows_are_split_evenly_in_order():
-  mesh = make_mesh("dp")
-  batch = tiny.make_batch(0, rows=16)
-  on_device = sharding.shard_batch(batch, mesh)
-  for name, array in batch.items():
-    np.testing.assert_array_equal(on_device[name], array)
-    shards = on_device[name].addressable_shards
-    assert len(shards) == 8
-    for shard in shards:
-      assert shard.data.shape[0] == 2
-      np.testing.assert_array_equal(shard.data, array[shard.index])
-
-
 @pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
 def test_kernels_are_gathered_and_gradients_split(preset):
   spec, mesh = sharding.get_mesh_spec(preset), make_mesh(preset)
