@@ -11,7 +11,6 @@ import pytest
 
 from support import tiny
 from truenegs_jax.models import layers, pretrain
-from truenegs_jax.objectives import output_softmax
 from truenegs_jax.runtime import cpu, rng
 
 
@@ -64,15 +63,6 @@ def test_layers_on_other_platforms_are_those_of_flax(monkeypatch):
     actual = layers.Dense(4, **options).apply(params, x)
     assert layers.gelu(jnp.ones(())) == jax.nn.gelu(1.0, approximate=False)
   np.testing.assert_array_equal(actual, nn.Dense(4, **options).apply(params, x))
-
-
-def test_a_sample_does_not_depend_on_the_switch():
-  logits_BxKxV = jax.random.normal(jax.random.key(0), (2, 9, 500))
-  keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(2))
-  expected = output_softmax.sample(logits_BxKxV, keys_B)
-  with cpu.lowering_for("tpu"):
-    actual = output_softmax.sample(logits_BxKxV, keys_B)
-  np.testing.assert_array_equal(actual, expected)
 
 
 def test_the_installed_xla_knows_the_options_of_a_cpu(monkeypatch):

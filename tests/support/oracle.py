@@ -217,7 +217,14 @@ class Draws:
 
 
 _hide = jax.jit(masking.hide_slots, static_argnums=3)
-_sample = jax.jit(output_softmax.sample)
+
+
+@jax.jit
+def _sample(logits_BxKxV, keys_B):
+  gold_BxK = jnp.zeros(logits_BxKxV.shape[:2], jnp.int32)
+  layer = jnp.eye(V), jnp.zeros(V)
+  output = output_softmax.compute(logits_BxKxV, *layer, gold_BxK, keys_B)
+  return output.sampled_BxK
 
 
 def draw_slots(options: Options, case: Case) -> Draws:

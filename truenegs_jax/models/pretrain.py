@@ -69,9 +69,8 @@ class DetectionHead(nn.Module):
 class MaskedLanguageModel(nn.Module):
   """Base of both models: the methods of the network that predicts slots.
 
-  Subclasses have the submodules `<role>`, `<role>_head` and `embeddings`.
-  `tokenizer` is that of `load`, with which `fill_masks` and `export_model`
-  compare theirs; None, as of `make_bert`, compares only sizes.
+  Subclasses have the submodules `<role>`, `<role>_head` and `embeddings`. With
+  their `tokenizer`, that of `load` or None, others compare theirs.
   """
 
   mlm_role: ClassVar[str]  # the role of this network

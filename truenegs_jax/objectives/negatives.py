@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from truenegs_jax.runtime.errors import InputError
+
 Array = jax.Array
 Aux = Mapping[str, Array | np.ndarray]  # result of `SynonymTable.arrays`
 
@@ -47,6 +49,21 @@ def false_negatives(aux: Aux, gold_BxK: Array, predicted_BxK: Array) -> Array:
   """
   listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
   return listed_BxK & (predicted_BxK != gold_BxK)
+
+
+def list_synonyms(aux: Aux, gold_BxK: Array) -> Array:
+  """Lists the gold token and its synonyms, int32 `[B, K, S]`.
+
+  The gold token is the first, and stands where a list has ended.
+  """
+  if "ids_VxS" not in aux:
+    raise InputError(
+      "Smoothing needs the lists of a synonym table. Pass table.arrays('ids')."
+    )
+  gold_BxKx1 = gold_BxK[..., None]
+  ids_BxKxS = jnp.asarray(aux["ids_VxS"])[gold_BxK]
+  ids_BxKxS = jnp.where(ids_BxKxS < 0, gold_BxKx1, ids_BxKxS)
+  return jnp.concatenate([gold_BxKx1, ids_BxKxS], axis=-1)
 
 
 def neighbour_ids(

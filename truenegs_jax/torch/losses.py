@@ -219,7 +219,7 @@ def _pad(array: np.ndarray, value: float) -> Tensor:
 
 
 def _change(z_BxKxV: Tensor, gold_BxK: Tensor, table: Synonyms, by: str) -> Any:
-  """Returns what smoothing by a share of 1 adds: see `objectives.smoothing`."""
+  """Returns what smoothing by a share of 1 adds: see `mlm.smoothing_change`."""
   ids_BxKxS = table.ids_VxS[gold_BxK].long()
   gold_BxKx1 = gold_BxK[..., None]
   listed_BxKxS = (ids_BxKxS >= 0) & (ids_BxKxS != gold_BxKx1)
