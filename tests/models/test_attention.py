@@ -65,18 +65,6 @@ def test_quarters_of_a_batch_equal_the_batch():
   assert_equals_xla(SLICED, documents, arrays, keys_B=keys_B, rate=0.5)
 
 
-def test_shapes_that_kernels_do_not_take_use_xla():
-  """Parameters are initialized with one row, which a mesh does not divide."""
-  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:2])
-  flash = attention.Implementation("flash", mesh, interpret=True)
-  for implementation, shape, name in (
-    (flash, (1, 5), "xla"),
-    (flash, (2, 5), "flash"),
-  ):
-    mask = attention.make_mask(implementation, jnp.ones(shape, jnp.int32))
-    assert mask.implementation.name == name
-
-
 def make_config(**overrides):
   fields = dict(width=256, heads=4, dtype="bfloat16", attention_dropout=0.0)
   return encoder.EncoderConfig(

@@ -37,21 +37,13 @@ LOG2_E = math.log2(math.e)  # scores are in units of log 2, for exp2
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """The values with which a kernel is compiled.
+  """The values with which a kernel is compiled."""
 
-  Attributes:
-    length: tokens of a row, without those added to fill a block.
-    rate: of dropout.
-    window: largest distance of a query and its keys; 0: any.
-    platform: "cuda" or "tpu".
-    interpret: runs without such a device, slowly.
-  """
-
-  length: int
-  rate: float = 0.0
-  window: int = 0
-  platform: str = "tpu"
-  interpret: bool = False
+  length: int  # tokens of a row, without those added to fill a block
+  rate: float = 0.0  # of dropout
+  window: int = 0  # largest distance of a query and its keys; 0: any
+  platform: str = "tpu"  # or "cuda"
+  interpret: bool = False  # runs without such a device, slowly
 
 
 class Blocks(NamedTuple):

@@ -184,7 +184,9 @@ def slot_terms(
     drop_keys_B = rng.purpose_keys(keys_B, rng.DROP)
     uniform_BxK = rng.uniform(drop_keys_B, weight_BxK.shape[1:])
     kept_BxK *= uniform_BxK >= options.drop_prob
-  loss_BxK = _slot_losses(batch, predictions, aux, options)
+  loss_BxK = predictions.loss_BxK
+  if options.smoothing:
+    loss_BxK += _smoothing_terms(batch, predictions, aux, options)
   terms["mlm"] = weighted_sum(loss_BxK, kept_BxK)
   if options.hard_correction or options.smoothing or options.drop_prob:
     terms["mlm_uncorrected"] = weighted_sum(predictions.loss_BxK, weight_BxK)
@@ -236,15 +238,13 @@ def find_false_negatives(
   return is_false_BxK
 
 
-def _slot_losses(
+def _smoothing_terms(
   batch: Batch,
   predictions: SlotPredictions,
   aux: negatives.Aux,
   options: Options,
 ) -> Array:
-  """Returns the loss `[B, K]` of each slot: the smoothed cross-entropy."""
-  if not options.smoothing:
-    return predictions.loss_BxK
+  """Returns what smoothing adds to the loss of whole words, `[B, K]`."""
   change_BxK = smoothing_change(
     predictions.listed_logits_BxKxS,
     predictions.listed_BxKxS,
@@ -256,7 +256,7 @@ def _slot_losses(
     positions_BxK = predictions.slots.positions_BxK
     words_BxK = is_whole_word(batch, positions_BxK, aux["edges_V"])
     change_BxK = jnp.where(words_BxK, change_BxK, 0.0)
-  return predictions.loss_BxK + change_BxK
+  return change_BxK
 
 
 def smoothing_change(

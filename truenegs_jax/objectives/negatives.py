@@ -43,9 +43,7 @@ def false_negatives(aux: Aux, gold_BxK: Array, predicted_BxK: Array) -> Array:
   In a jitted function, pass the arrays of the table as arguments: a constant of
   116 MB would be compiled into it.
 
-  Args:
-    aux: the table (`SynonymTable.arrays`).
-    gold_BxK, predicted_BxK: int32 ids of one shape, also that of the result.
+  `aux` is the table (`SynonymTable.arrays`). The int32 ids have one shape.
   """
   listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
   return listed_BxK & (predicted_BxK != gold_BxK)
@@ -78,18 +76,14 @@ def neighbour_ids(
   """Lists the nearest tokens of each token, by cosine of embeddings in f32.
 
   Of equal cosines the smaller id is nearer. A row that is zero or not finite
-  has no neighbours and is no neighbour. There is no gradient.
-
-  Another mesh or kind of device sums a cosine in another order, which changes
-  it by some 1e-6. Neighbours this close to each other or to the threshold may
-  then change places, appear or disappear. For the same table on every mesh of
-  one kind of device, gather `table_VxE` first.
+  has no neighbours and is no neighbour. There is no gradient. Another mesh sums
+  cosines in another order, which may change what is as close as 1e-6: gather
+  `table_VxE` first.
 
   Args:
     table_VxE: embeddings, floats.
     golds_V: bool, the tokens that get neighbours; they have a class.
-    words_V: the class of each token, 0 for those that can be no neighbours;
-      neighbours are of one class.
+    words_V: the class of each token and its neighbours; 0 is in no list.
     top: the most neighbours of a token, at least 1.
     threshold: the least cosine of a neighbour.
     cells: the most cosines in memory, but at least those of one token.

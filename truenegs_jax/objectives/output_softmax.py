@@ -1,18 +1,11 @@
 """Computes cross-entropy, argmax and sample of the output layer in one pass.
 
 All M = B * K slots of a batch are computed together. The vocabulary is split
-into C blocks of W columns, and each softmax is computed in two levels:
-
-* The maxima of the blocks give the largest logit and the block of the likeliest
-  token.
-* The sums of exp over the blocks give the normalizer and the block of the
-  sampled token.
-
-Only one block per slot is then read again, and neither noise nor indices are as
-large as the logits. The gradient of the logits, softmax - one-hot and that of
-the listed logits, is used in the products with vectors and table only. With
-`chunk`, the logits of only that many slots are in memory, and the backward pass
-computes them again. Each chunk has slots of all rows: none changes its device.
+into C blocks of W columns. The maxima of the blocks give the block of the
+likeliest token, and the sums of exp the normalizer and the block of the sampled
+token, so that only one block per slot is read again. With `chunk`, the logits
+of only that many slots are in memory, and the backward pass computes them
+again. Each chunk has slots of all rows: none changes its device.
 """
 
 import dataclasses
@@ -64,8 +57,7 @@ def compute(
     word_VxE: the output table, f32.
     bias_V: the output bias, f32.
     gold_BxK: int32.
-    keys_B: one typed key per row; a sample depends on the key of its row and
-      its own logits only.
+    keys_B: one typed key per row, on which its samples depend.
     listed_BxKxS: int32, tokens whose logits are returned; None: none.
     chunk: the most slots whose logits are in memory at a time, but at least
       one of each row; 0: all.
