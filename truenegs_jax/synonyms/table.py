@@ -147,7 +147,7 @@ class SynonymTable:
     if symmetric:
       keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
     keys_Q = keys_Q[may_have_synonyms(tokens, stop_words)[keys_Q // size]]
-    options = {
+    options: dict[str, str | bool | int] = {
       "stop_words": vocabulary_lib.fingerprint(stop_words),
       "symmetric": symmetric,
     }
