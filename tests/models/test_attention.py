@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from truenegs_jax.models import attention, encoder, flash_attention
-from truenegs_jax.runtime import cpu, rng
+from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import sharding
 
@@ -79,13 +79,9 @@ def choose(choice, platform, mesh=ONE_DEVICE, length=512, **kw):
   )
 
 
-def test_auto_chooses_by_platform(monkeypatch):
-  monkeypatch.delenv(cpu.SWITCH, raising=False)
+def test_auto_chooses_by_platform():
   names = {"cpu": "sliced", "cuda": "flash", "tpu": "flash", "gpu": "xla"}
   assert {p: choose("auto", p)[0].name for p in names} == names
-  monkeypatch.setenv(cpu.SWITCH, "plain")
-  assert choose("auto", "cpu")[0] == attention.XLA
-  assert choose("sliced", "cpu")[0].name == "sliced"
   several = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:2])
   assert choose("auto", "cuda", several)[0].mesh == several
   assert choose("auto", "cpu", several)[0] == attention.XLA

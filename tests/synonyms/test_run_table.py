@@ -1,28 +1,35 @@
-"""Tests lists of sources, the tables of runs, and what they cover of a text."""
+"""Tests lists of sources, tables and stop words of runs, and coverage."""
 
 import dataclasses
 import io
-import itertools
-import types
+import re
+import zipfile
 
+import nltk
 import numpy as np
 import pytest
-import tokenizers
 from rich.console import Console
-from tests.support.tokenizer_files import write_vocabulary
-from tokenizers import models, normalizers
 
-from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, load_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms import run_table, sources
+from truenegs_jax.synonyms import run_table, sources, wordnet
 from truenegs_jax.synonyms.run_table import ModelTable, TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.vocabulary import NUMBERS, STOP_WORDS, Vocabulary
 
 TOKENS = ("[PAD]", "[UNK]", "##s", "primary", "main", "chief", "stay")
 TOKENIZER = Tokenizer(TOKENS, True, True, pad=0, unk=1, cls=0, sep=0, mask=0)
 PAIRS = {("primary", "main"), ("main", "primary"), ("stay", "chief")}
-SWITCHES = ("keep_stop_words", "symmetric", "include_self")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+  """Returns the folder of packages on NLTK's path, which is empty."""
+  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
+  monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+  (tmp_path / "corpora").mkdir()
+  return tmp_path / "corpora"
+
 
 # Lists of sources.
 
@@ -37,91 +44,152 @@ def calls(monkeypatch):
     calls.append({"path": path, "top": top})
     return [tuple(path.rpartition("/")[2].split("-"))]
 
-  def flags(_, *, word="x", cut=0.5, both=False):
-    calls.append({"word": word, "cut": cut, "both": both})
+  def flags(_, *, both=False):
+    calls.append({"both": both})
     return [("stay", "main")]
 
-  def wordnet(_, *, folder: str = ""):
-    calls.append({"folder": folder})
-    return [("stay", "chief")]
-
-  for fn in (files, flags, wordnet):
+  for fn in (files, flags):
     monkeypatch.setitem(sources.SOURCES, fn.__name__, fn)
   return calls
 
 
-def find_pairs(text, tokens=TOKENS, **options):
-  request = TableRequest(text, **options)
-  return set(request.find_pairs(Vocabulary(tokens)))
-
-
-def test_sources_are_joined_and_their_options_converted(calls):
-  text = "files  path='x, y=/a-b' top=3 ,files path=b-c, flags both=true cut=2"
-  assert find_pairs(text) == {("a", "b"), ("b", "c"), ("stay", "main")}
+def test_sources_are_joined_and_their_options_converted(calls, monkeypatch):
+  monkeypatch.setenv("HOME", "/home/me")
+  text = "files  path='~/y, z=/a-b' top=3 ,files path=b-c, flags both=true"
+  pairs = set(TableRequest(text).find_pairs(Vocabulary(TOKENS)))
+  assert pairs == {("a", "b"), ("b", "c"), ("stay", "main")}
   assert calls == [
-    {"path": "x, y=/a-b", "top": 3},
+    {"path": "/home/me/y, z=/a-b", "top": 3},
     {"path": "b-c", "top": 10},
-    {"word": "x", "cut": 2.0, "both": True},
+    {"both": True},
   ]
-  assert isinstance(calls[2]["cut"], float)
+  model = TableRequest("model  threshold=0.4 top=3").model
+  assert model == ModelTable(top=3, threshold=0.4, every=1000)
 
 
 @pytest.mark.parametrize(
-  "text, message",
+  "text, language, message",
   [
-    ("   ", "names no source of synonyms"),
-    ("flags | wordnet", "source='flags . wordnet' is unknown"),
-    ("thesaurus", "'thesaurus'.* files, flags.* model"),
-    ("flags reader=x", "flags: there is no option reader="),
-    ("files path=ab top=2.5", "top=2.5 must be a whole number"),
-    ("files path='ab", "quote without its partner"),
-    ("model, flags", "cannot be combined"),
-    ("model threshold=1.5", "from -1 to 1"),
+    ("   ", "en", "key: source='' is unknown"),
+    ("thesaurus", "en", "key: .*'thesaurus'.* files, flags.* model"),
+    ("flags reader=x", "en", "key: flags: there is no option reader="),
+    ("model, flags", "en", "key=.*cannot be combined"),
+    ("wordnet", "fr", "key: WordNet is English.*'fr'.*pairs path=FILE"),
+    ("model threshold=1.5", "en", "threshold=1.5' is out of range"),
+    ("model every=0", "en", "every=0' is out of range"),
+    ("auto", "fr", "'fr'.*nltk.downloader omw.*pairs path=.*baseline"),
   ],
 )
-def test_invalid_sources_are_refused_with_their_key(calls, text, message):
-  with pytest.raises(InputError, match=f"^my_key[=:].*{message}"):
-    TableRequest(text, key="my_key").check()
+def test_invalid_sources_are_refused(calls, text, language, message):
+  with pytest.raises(InputError, match=message):
+    TableRequest(text, key="key", language=language).check()
 
 
 @pytest.mark.parametrize(
   "text, identity",
   [
-    ("files top=3  path=/x/ab,flags cut=0.50", "files path=ab top=3, flags"),
-    ("files path=~/y/ab top=10", "files path=ab"),
+    ("files top=3  path=~/x/ab,flags", "files path=ab top=3, flags"),
     ("flags both=true", "flags both=true"),
-    ("files path='x/a, b'", "files path='a, b'"),
-    ("wordnet folder=/x/my/", "wordnet folder=my"),
+    ("files path='x/a, b' top=10", "files path='a, b'"),
     ("model  threshold=0.4 top=3", "model threshold=0.4 top=3"),
     ("auto", "wordnet"),
   ],
 )
 def test_identity_omits_spaces_folders_and_defaults(calls, text, identity):
-  assert TableRequest(text, wordnet_dir="/w").identity == identity
+  assert TableRequest(text).identity == identity
 
 
-def test_the_source_model_has_options():
-  model = TableRequest("model  threshold=0.4 top=3").model
-  assert model == ModelTable(top=3, threshold=0.4, every=1000)
+# Languages.
+
+FRENCH = """# French Wordnet\tfra
+00001740-n\tfra:lemma\tmaison
+00001740-n\tfra:lemma\tdemeure
+"""
+FILES = {
+  "omw-1.4/fra/wn-data-fra.tab": FRENCH,
+  "omw-1.4/nor/wn-data-nob.tab": FRENCH,
+  "omw-1.4/msa/wn-data-zsm.tab": FRENCH,
+  "stopwords/french": "\ufeffau\nété\nLes\n",
+  "stopwords/norwegian": "på\n",
+}
 
 
-def test_paths_expand_the_home_folder_and_default_to_wordnet_dir(
-  monkeypatch, calls
-):
-  monkeypatch.setenv("HOME", "/home/me")
-  find_pairs("files path=~/a-b, wordnet, wordnet folder=/own", wordnet_dir="/w")
-  assert calls[0]["path"] == "/home/me/a-b"
-  assert calls[1:] == [{"folder": "/w"}, {"folder": "/own"}]
+@pytest.fixture(params=["folders", "zip"])
+def installed(request, folder):
+  """Installs FILES, also as NLTK's downloader leaves them."""
+  for name, text in FILES.items():
+    package = name.partition("/")[0]
+    if request.param == "zip":
+      with zipfile.ZipFile(folder / f"{package}.zip", "a") as archive:
+        archive.writestr(name, text)
+    else:
+      (folder / name).parent.mkdir(parents=True, exist_ok=True)
+      (folder / name).write_text(text, encoding="utf-8")
+  for path in folder.iterdir():  # NLTK would refuse what others can write to
+    path.chmod(path.stat().st_mode | 0o020)
+
+
+def test_lexicons_and_stop_words_are_of_the_language(installed):
+  for language in ("fr", "no", "nb", "ms"):
+    assert wordnet.read_omw(language) == FRENCH
+  request = TableRequest("auto", language="fr")
+  request.check()
+  assert request.identity == "omw language=fr"
+  pairs = set(request.find_pairs(Vocabulary(["maison", "demeure", "home"])))
+  assert pairs == {("maison", "demeure"), ("demeure", "maison")}
+  for language, words in (
+    ("fr", {"au", "été", "ete", "les"}),
+    ("nb", {"på", "pa"}),
+    ("en", STOP_WORDS),
+    ("", set()),
+  ):
+    assert TableRequest(language=language).load_stop_words() == words
+
+
+def test_numbers_and_stop_words_have_no_neighbours():
+  assert TableRequest().no_neighbours == NUMBERS | STOP_WORDS
+  assert TableRequest(stop_words="none").no_neighbours == NUMBERS
+  assert TableRequest(language="").no_neighbours == frozenset()
+
+
+def test_stop_words_are_read_from_a_file_or_none(tmp_path):
+  path = tmp_path / "words.txt"
+  path.write_text("\ufeffIn\n\n the \n", encoding="utf-8")
+  request = TableRequest(stop_words=str(path), language="fr")
+  assert request.load_stop_words() == {"in", "the"}
+  path.write_bytes(b"caf\xe9\n")
+  with pytest.raises(DataError, match="words.txt:1: byte 0xe9 .*iconv"):
+    request.load_stop_words()
+  for name in ("nowhere", "a\0b"):
+    with pytest.raises(InputError, match="negatives.stop_words=.*no file"):
+      TableRequest(stop_words=name).load_stop_words()
+  for language in ("fr", "pl"):
+    with pytest.raises(InputError, match="downloader stopwords.*or to none"):
+      TableRequest(language=language).load_stop_words()
+    TableRequest("model", language=language, stop_words="none").check()
+
+
+def test_the_first_good_copy_of_a_package_is_read(folder, tmp_path):
+  (folder / "stopwords.zip").write_bytes(b"cut off")
+  (folder / "stopwords").mkdir()  # without French
+  request = TableRequest("pairs path=x", language="fr")
+  with pytest.raises(DataError, match="stopwords is damaged.*zip.*downloader"):
+    request.load_stop_words()
+  # A resumed run has its table.
+  table = SynonymTable.from_pairs([], ["le"], source="x")
+  line, _ = run_table.describe_text(request, table, np.ones(1, int))
+  assert line.startswith("0.0%")
+  other = tmp_path / "cache" / "nltk_data" / "corpora" / "stopwords"
+  other.mkdir(parents=True)
+  (other / "french").write_text("le\n")
+  assert request.load_stop_words() == {"le"}
 
 
 # Tables of runs.
 
 
-def save_pairs(path, pairs=PAIRS, **options):
-  """Saves and returns a table, for use as the source `table`."""
-  table = SynonymTable.from_pairs(pairs, TOKENS, source="example", **options)
-  table.save(path)
-  return table
+def save_pairs(path, pairs=PAIRS):
+  SynonymTable.from_pairs(pairs, TOKENS, source="example").save(path)
 
 
 def load_or_build(request, saved=None, file=None):
@@ -140,27 +208,15 @@ def request_of(tmp_path):
   return TableRequest(sources, stop_words=f"{tmp_path}/words.txt")
 
 
-@pytest.mark.parametrize("include_self", [False, True])
-def test_a_saved_table_is_a_source(tmp_path, calls, include_self):
-  path = tmp_path / "t.safetensors"
-  save_pairs(path, include_self=include_self)
-  text = f"table path={path}, files path=c-d"
-  assert find_pairs(text) == PAIRS | {("c", "d")}
-  with pytest.raises(DataError, match="different vocabularies"):
-    find_pairs(text, TOKENS[:-1])
-
-
 def test_options_change_the_table_of_a_request(request_of):
   kept = PAIRS - {("primary", "main")}
   for changes, expected in (
     ({}, kept),
     ({"symmetric": True}, kept | {("chief", "stay")}),
-    ({"include_self": True}, kept | {("main", "main"), ("stay", "stay")}),
-    ({"keep_stop_words": True}, PAIRS),
+    ({"stop_words": "none"}, PAIRS),
   ):
     table = load_or_build(dataclasses.replace(request_of, **changes))
-    ids = np.argwhere(table.build_ids() >= 0)[:, 0]
-    assert len(ids) == table.num_pairs == len(expected)
+    assert table.num_pairs == len(expected)
     for word, synonym in expected:
       assert synonym in table.synonyms(word)
 
@@ -175,11 +231,19 @@ def test_a_resumed_run_keeps_its_table_if_its_options_are_the_same(
   assert load_or_build(request_of).fingerprint != first.fingerprint
   (tmp_path / "t.safetensors").unlink()  # so that nothing can be built
   assert load_or_build(request_of, saved).fingerprint == first.fingerprint
-  changes = dict.fromkeys(SWITCHES, True) | {"stop_words": ""}
-  changes["sources"] = "table path=other"
-  for name, value in changes.items():
+  for change in (
+    {"symmetric": True},
+    {"stop_words": ""},
+    {"sources": "table path=other"},
+  ):
     with pytest.raises(InputError, match="no file '"):
-      load_or_build(dataclasses.replace(request_of, **{name: value}), saved)
+      load_or_build(dataclasses.replace(request_of, **change), saved)
+  saved.write_bytes(saved.read_bytes()[:-9])
+  printed = io.StringIO()
+  with pytest.raises(InputError, match="no file '"):
+    load_or_build(request_of, saved, file=printed)
+  assert "warning: not used: " in printed.getvalue()
+  first.save(saved)
   # A file may be in another folder, and the list of stop words may be missing.
   (tmp_path / "words.txt").unlink()
   sources = "table path=elsewhere/t.safetensors"
@@ -187,122 +251,35 @@ def test_a_resumed_run_keeps_its_table_if_its_options_are_the_same(
   assert load_or_build(moved, saved).fingerprint == first.fingerprint
 
 
-def test_a_damaged_saved_table_is_reported_and_built_again(
-  request_of, tmp_path
-):
-  saved = tmp_path / "synonyms.safetensors"
-  saved.write_bytes(b"cut off")
-  printed = io.StringIO()
-  table = load_or_build(request_of, saved, file=printed)
-  assert table.fingerprint == load_or_build(request_of).fingerprint
-  assert "warning: not used: " in printed.getvalue()
-  assert saved.name in printed.getvalue()
-
-
-# Tokenizers of other libraries.
-
-FOREIGN = ("[PAD]", "[UNK]", "<mask>", "eleve", "élève", "Main", "main", "##s")
-FOREIGN_PAIRS = "Élève\tMain\nélève\tmain\neleve\t##s\n"
-
-
-@pytest.fixture
-def pairs(tmp_path):
-  (tmp_path / "pairs.tsv").write_text(FOREIGN_PAIRS)
-  return f"pairs path={tmp_path / 'pairs.tsv'}"
-
-
-@pytest.mark.parametrize(
-  "lowercase, strip", [*itertools.product((True, False), repeat=2)]
-)
-def test_a_foreign_tokenizer_has_the_table_of_its_own_kind(
-  pairs, lowercase, strip
-):
-  options = {"lowercase": lowercase, "strip_accents": strip}
-  ids = {word: i for i, word in enumerate(FOREIGN)}
-  backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
-  backend.normalizer = normalizers.BertNormalizer(**options)
-  words = (*FOREIGN, "<added>")
-  backend.add_tokens([words[-1]])
-  fast = types.SimpleNamespace(backend_tokenizer=backend)  # transformers' field
-  own = Tokenizer(words, **options, pad=0, unk=1, cls=0, sep=0, mask=2)
-  expected = run_table.build_table(own, pairs)
-  assert expected.num_pairs >= 2
-  for tokenizer in (backend, fast):
-    built = run_table.build_table(tokenizer, pairs)
-    assert built.fingerprint == expected.fingerprint
-    assert built.tokens == words
-
-
-def test_what_is_no_fast_tokenizer_is_refused():
-  for tokenizer, name in (("bert-base-uncased", "str"), (None, "NoneType")):
-    with pytest.raises(InputError, match=f"{name} is not supported. Pass a"):
-      run_table.build_table(tokenizer, "pairs path=x")
-
-
-@pytest.mark.slow
-def test_fast_tokenizers_of_transformers_are_read(pairs, tmp_path):
-  transformers = pytest.importorskip("transformers")
-  write_vocabulary((*SPECIALS, *FOREIGN[3:]), tmp_path / "vocab.txt")
-  own = load_tokenizer(str(tmp_path), lowercase=True)
-  expected = run_table.build_table(own, pairs)
-  bert = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
-  backend = bert.backend_tokenizer
-  plain = transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
-  for tokenizer in (bert, plain):
-    built = run_table.build_table(tokenizer, pairs)
-    assert built.fingerprint == expected.fingerprint
-  bpe = tokenizers.Tokenizer(models.BPE())
-  with pytest.raises(InputError, match="The vocabulary is empty"):
-    run_table.build_table(
-      transformers.PreTrainedTokenizerFast(tokenizer_object=bpe), pairs
-    )
-
-
 # Coverage of a text.
 
-WORDS = ("the", "house", "homes", "took", "fish", "cat", "7", ".", "in")
-TEXT_TOKENS = (*SPECIALS, *WORDS, "##s")
-
-
-def describe(stop_words="", sources="pairs path=x.tsv", **occurrences):
-  """Describes a text with 50 of each token that is not counted."""
-  table = SynonymTable.from_pairs(
-    [("house", "cat"), ("homes", "cat")], TEXT_TOKENS, source="x"
-  )
-  uncounted = dict.fromkeys((*SPECIALS, "the", "7", ".", "in", "##s"), 50)
-  counts = uncounted | occurrences
-  counts_V = np.array([counts.get(token, 0) for token in TEXT_TOKENS])
-  request = TableRequest(sources, key="a.key", stop_words=stop_words)
-  return run_table.describe_text(request, table, counts_V)
+TEXT_TOKENS = (*SPECIALS, "the", "house", "homes", "took", "fish", "cat", "7")
+TEXT_TOKENS += (".", "in", "##s")
 
 
 @pytest.mark.parametrize(
-  "counts, share, examples",
+  "counts, stop_words, line, warning",
   [
-    ({"house": 3, "homes": 2, "fish": 1, "cat": 4}, "50.0%", "cat, fish"),
-    ({"house": 3, "cat": 7}, "30.0%", "cat"),
-    ({"house": 3}, "100.0%", "none"),
-    ({}, "100.0%", "none"),
+    ({"house": 3, "homes": 2, "fish": 1, "cat": 4}, "", "50.0%.*cat, fish", ""),
+    ({"house": 3, "cat": 7}, "", "30.0%.*without: cat", ""),
+    ({}, "", "100.0%.*without: none", ""),
+    ({"house": 2, "cat": 7}, "", "22.2%", "^a.key='pairs .*22.2%.*for cat[.]"),
+    ({"house": 2, "cat": 7}, "lost", "22.2%.*cat", "cat"),
   ],
 )
 def test_symbols_pieces_and_stop_words_are_no_words_of_a_text(
-  counts, share, examples
+  counts, stop_words, line, warning
 ):
-  line, warning = describe(**counts)
-  assert line.startswith(share) and line.endswith(f"without: {examples}")
-  assert not warning
-
-
-def test_a_small_share_of_a_text_is_warned_of_with_what_to_set(tmp_path):
-  few = {"house": 2, "cat": 6, "fish": 1}
-  _, warning = describe(**few)
-  for words in ("a.key='pairs path=x.tsv'", "22.2%", "none for cat, fish."):
-    assert words in warning
-  (tmp_path / "stops").write_text("cat\n")
-  line, _ = describe(str(tmp_path / "stops"), **few)
-  assert line.endswith("without: the, in, fish")
-  # A resumed run may have lost its list of stop words.
-  assert describe(str(tmp_path / "lost"), **few)[0].startswith("22.2%")
+  table = SynonymTable.from_pairs(
+    [("house", "cat"), ("homes", "cat")], TEXT_TOKENS, source="x"
+  )
+  counts = dict.fromkeys((*SPECIALS, "the", "7", ".", "in", "##s"), 50) | counts
+  counts_V = np.array([counts.get(token, 0) for token in TEXT_TOKENS])
+  request = TableRequest("pairs path=x.tsv", key="a.key", stop_words=stop_words)
+  described = run_table.describe_text(request, table, counts_V)
+  for text, pattern in zip(described, (line, warning), strict=True):
+    assert bool(text) == bool(pattern)
+    assert re.search(pattern, text)
   # Senses are left out on purpose.
-  assert describe(sources="wordnet", **few)[1]
-  assert not describe(sources="wordnet senses=1", **few)[1]
+  senses = dataclasses.replace(request, sources="wordnet senses=1")
+  assert not run_table.describe_text(senses, table, counts_V)[1]

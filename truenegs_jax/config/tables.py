@@ -133,10 +133,6 @@ class Corrections(Section):
     low=0,
   )
   sequences: int = key(0, "Largest number of lines; 0 takes all.", low=0)
-  prediction: str = choice(
-    ("", "argmax", "sample"),
-    'How slots are predicted: "argmax" or "sample"; "" takes that of the run.',
-  )
   sources: str = key(
     "auto",
     'Sources of synonyms, as in negatives.sources; "auto" takes those of the'

@@ -66,7 +66,6 @@ def list_synonyms(aux: Aux, gold_BxK: Array) -> Array:
 
 def neighbour_ids(
   table_VxE: Array,
-  golds_V: Array,
   words_V: Array,
   *,
   top: int,
@@ -82,8 +81,7 @@ def neighbour_ids(
 
   Args:
     table_VxE: embeddings, floats.
-    golds_V: bool, the tokens that get neighbours; they have a class.
-    words_V: the class of each token and its neighbours; 0 is in no list.
+    words_V: the class of each token and its neighbours; 0 has and is none.
     top: the most neighbours of a token, at least 1.
     threshold: the least cosine of a neighbour.
     cells: the most cosines in memory, but at least those of one token.
@@ -97,11 +95,11 @@ def neighbour_ids(
   exists_V = unit_VxE.any(axis=1)
 
   def list_nearest(token):
-    index, unit_E, gold, kind = token
+    index, unit_E, kind = token
     cosine_V = jnp.matmul(unit_E, unit_VxE.T, precision="highest")
     # NaN is below any threshold. A zero vector has no neighbours.
     near_V = (cosine_V >= threshold) & exists_V & (index_V != index)
-    near_V &= gold & unit_E.any() & (words_V == kind)
+    near_V &= (kind > 0) & unit_E.any() & (words_V == kind)
     # Of equal values, `top_k` takes the first.
     best_S, ids_S = jax.lax.top_k(
       jnp.where(near_V, cosine_V, -jnp.inf), min(top, size)
@@ -110,7 +108,7 @@ def neighbour_ids(
 
   ids_VxS = jax.lax.map(
     list_nearest,
-    (index_V, unit_VxE, golds_V, words_V),
+    (index_V, unit_VxE, words_V),
     batch_size=min(size, max(1, cells // size)),
   )
   missing = top - ids_VxS.shape[1]  # if the vocabulary is smaller than `top`

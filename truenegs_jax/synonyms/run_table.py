@@ -27,7 +27,7 @@ from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.runtime.text import read_lines
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.synonyms.sources import SOURCES, check_neighbours
+from truenegs_jax.synonyms.sources import SOURCES, check_options
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import NUMBERS, STOP_WORDS, Vocabulary
 from truenegs_jax.synonyms.wordnet import ALL_SENSES
@@ -65,7 +65,6 @@ class ModelTable:
   top: int = 10  # maximum number of neighbours of a word
   threshold: float = 0.5  # minimum cosine of a neighbour
   every: int = 1000  # steps between rebuilds of the table
-  symbols: bool = False  # include punctuation, numbers and stop words
 
 
 def resolve_auto(text: str, language: str) -> str:
@@ -109,7 +108,9 @@ class TableRequest:
     if first.name != "model":
       return None
     model = ModelTable(**first.options)
-    check_neighbours(first.identity, model.top, model.threshold, model.every)
+    check_options(
+      first.identity, model.top, model.every, threshold=model.threshold
+    )
     return model
 
   @property
@@ -151,8 +152,8 @@ class TableRequest:
 
   def find_pairs(self, vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
     """Returns the pairs of all sources, none of which is "model"."""
-    found = [SOURCES[x.name](vocabulary, **x.options) for x in self.parsed]
-    return itertools.chain(*found)
+    lists = [SOURCES[x.name](vocabulary, **x.options) for x in self.parsed]
+    return itertools.chain(*lists)
 
   def build(self, tokenizer: Any) -> SynonymTable:
     """Builds the table of a vocabulary."""

@@ -8,8 +8,6 @@ pairs up with one gather, in one of two layouts:
   ids_VxS   row `w` holds the ids of the synonyms of `w`, padded with -1; S is
             the length of the longest list: 55 for WordNet, so 7 MB
   rates_VxS beside them, what balanced smoothing needs of each pair
-
-Nothing here imports jax.
 """
 
 import dataclasses
@@ -78,10 +76,8 @@ class SynonymTable:
   fingerprint: str  # 16 hex digits over the pairs and the vocabulary only
 
   def __repr__(self) -> str:
-    return (
-      f"SynonymTable({self.vocab_size:,} tokens, {self.num_pairs:,} pairs,"
-      f" source={self.source!r})"
-    )
+    size = f"{self.vocab_size:,} tokens, {self.num_pairs:,} pairs"
+    return f"SynonymTable({size}, source={self.source!r})"
 
   @property
   def vocab_size(self) -> int:
@@ -100,14 +96,8 @@ class SynonymTable:
 
   @property
   def coverage(self) -> str:
-    """The share of tokens with a list and, if a word has several, of words."""
-    text = f"{self.num_rows / self.vocab_size:.2%} of the vocabulary"
-    words = read_words(self.tokens)
-    if not words.marks_spaces:
-      return text
-    word_V = words.classes_V % 2 * [word.isalpha() for word in words.words]
-    num_rows = np.count_nonzero(word_V * self.lengths_V)
-    return f"{text}, {num_rows / max(1, word_V.sum()):.2%} of its words"
+    """The share of tokens with a list."""
+    return f"{self.num_rows / self.vocab_size:.2%} of the vocabulary"
 
   @property
   def width(self) -> int:
@@ -133,11 +123,8 @@ class SynonymTable:
     """Builds the table of a vocabulary from pairs of words.
 
     Drops pairs of equal words and pairs with a word that is not a whole-word
-    token. Keeps the direction of pairs: if only (houses, house) is given, the
-    list of *houses* has *house*, but the list of *house* has no *houses*.
-
-    Where the tokens mark spaces, a pair joins all ids of its words that have
-    the same boundary and casing: (main, chief) joins `ĠMain` and `ĠChief`.
+    token. Where the tokens mark spaces, a pair joins all ids of its words that
+    have the same boundary and casing: (main, chief) joins `ĠMain` and `ĠChief`.
 
     Args:
       pairs: (word, synonym), in any order, possibly repeated.
@@ -160,7 +147,7 @@ class SynonymTable:
     if symmetric:
       keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
     keys_Q = keys_Q[may_have_synonyms(tokens, stop_words)[keys_Q // size]]
-    options = {
+    options: dict[str, str | bool | int] = {
       "stop_words": vocabulary_lib.fingerprint(stop_words),
       "symmetric": symmetric,
     }
@@ -176,21 +163,15 @@ class SynonymTable:
     options: Mapping[str, str | bool | int],
   ) -> "SynonymTable":
     """Builds a table from `ids_VxS`: rows in any order, -1 for no synonym."""
-    ids_VxS = np.asarray(ids_VxS)
     keys_VxS = np.arange(len(tokens))[:, None] * len(tokens) + ids_VxS
-    keys_Q = np.unique(keys_VxS[ids_VxS >= 0])
-    return _make_table(keys_Q, tokens, source, options)
+    return _make_table(keys_VxS[ids_VxS >= 0], tokens, source, options)
 
   @classmethod
   def load(cls, path: FilePath, tokenizer: Any = None) -> "SynonymTable":
-    """Reads a saved table.
+    """Reads a saved table; DataError for a missing or damaged one.
 
-    Args:
-      tokenizer: the model's, as for `build_table`, or its tokens: a table of
-        other tokens is refused. None: only sizes can be compared later.
-
-    Raises:
-      DataError: the file is missing, damaged, or of another vocabulary.
+    Refuses a table of other tokens than `tokenizer`, the model's or its tokens;
+    without it, only sizes can be compared later.
     """
     opened = open_path("path", path)
     try:
@@ -206,9 +187,8 @@ class SynonymTable:
   def synonyms(self, word: str) -> list[str]:
     """Returns the synonyms of a word, in the order of the vocabulary.
 
-    Where the tokens mark spaces, *main* stands for `Ġmain`, `ĠMain` and `main`,
-    and the synonyms are words, too. A token that is no word, such as `Ġmain`,
-    has the tokens of its own list.
+    Where the tokens mark spaces, *main* stands for `Ġmain`, `ĠMain` and `main`.
+    A token that is no word, such as `Ġmain`, has the tokens of its own list.
     """
     words = read_words(self.tokens)
     if ids := words.ids.get(words.fold(word)):
@@ -231,8 +211,7 @@ class SynonymTable:
   def contains(self, gold_M: np.ndarray, other_M: np.ndarray) -> np.ndarray:
     """Returns bool_M: whether the other token is a synonym of the gold token.
 
-    Both are integers of one shape. Ids outside the vocabulary, such as -1, are
-    in no list and have no list.
+    Ids outside the vocabulary, such as -1, are in no list and have no list.
     """
     gold_M = np.asarray(gold_M)
     other_M = np.asarray(other_M)

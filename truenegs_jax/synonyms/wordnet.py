@@ -1,19 +1,28 @@
 """Opens WordNet and NLTK's other packages, and finds synonyms in WordNet.
 
 for word, synonym in find_pairs(Vocabulary(tokens), open_wordnet()): ...
+
+The command `truenegs wordnet` downloads WordNet 3.0 with NLTK, unless it is on
+this machine, into nltk_data/ of the cache folder, where all runs find it.
 """
 
 import contextlib
 import io
-import os
 import pathlib
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeVar
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import cache
-from truenegs_jax.runtime.errors import DataError, InputError, program
+from truenegs_jax.runtime.errors import (
+  DataError,
+  InputError,
+  UnavailableError,
+  printable,
+  program,
+)
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 Result = TypeVar("Result")
@@ -27,7 +36,7 @@ OFFLINE = (
   "Without internet, copy the folder nltk_data of another machine and set"
   " NLTK_DATA=FOLDER, or install Debian's wordnet-base and wordnet-sense-index."
 )
-DEBIAN = pathlib.Path("/usr/share")  # has the folder wordnet
+DEBIAN = pathlib.Path("/usr/share")  # has the folder `wordnet`
 FIX = f"Run {program()} wordnet. {OFFLINE}"
 
 # The groups of synsets by number, WordNet's file `lexnames` (lexnames(5WN)).
@@ -53,7 +62,7 @@ OMW_CODES = {"ar": "arb", "ms": "zsm", "no": "nob", "sq": "als", "zh": "cmn"}
 
 def find_pairs(
   vocabulary: Vocabulary,
-  reader: WordNetReader,
+  reader: WordNetReader | None = None,
   *,
   senses: int = ALL_SENSES,
 ) -> Iterator[tuple[str, str]]:
@@ -62,6 +71,7 @@ def find_pairs(
   Lemmas are compared with words by `Vocabulary.match`: a lower-case vocabulary
   has `indiana` for the lemma `Indiana`. `senses` is that of `find_lemma_names`.
   """
+  reader = reader or open_wordnet()
   for word in vocabulary.words:
     synonyms: set[str] = set()
     for name in find_lemma_names(word, reader, senses=senses):
@@ -124,43 +134,25 @@ def find_stems(word: str, pos: str, reader: WordNetReader) -> list[str]:
 def open_wordnet(folder: str = "") -> WordNetReader:
   """Opens the first good WordNet with NLTK.
 
-  `folder` is WordNet's own folder, or an `nltk_data` folder above it. ""
-  searches NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache, then
-  Debian's folder.
+  `folder` has the folder `wordnet` or the file wordnet.zip. "" searches NLTK's
+  path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache, then Debian's folder.
   """
 
   def read(place: pathlib.Path) -> WordNetReader:
     return _read_wordnet(place, folder)
 
-  return _read_first("wordnet", find_wordnet(folder), read, FIX)
+  return _read_first("wordnet", read, FIX, folder)
 
 
-def find_wordnet(folder: str = "") -> list[pathlib.Path]:
-  """Returns where WordNet is: folders of `data.noun`, and files wordnet.zip."""
-  if folder:
-    parent = pathlib.Path(os.path.expanduser(folder))
-    parents = [parent, parent / "corpora"]
-  else:
-    parents = [*_list_corpora(), DEBIAN]
-  places = []
-  for parent in parents:
-    folders = (parent / "wordnet", parent)
-    places += [root for root in folders if (root / "data.noun").is_file()]
-    # NLTK's downloader does not unpack every package.
-    if (parent / "wordnet.zip").is_file():
-      places.append(parent / "wordnet.zip")
-  if not places:
-    place = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
-    raise InputError(f"There is no WordNet {place}. {FIX}")
-  return [place.resolve() for place in places]
+def find_wordnet() -> pathlib.Path:
+  """Returns where a WordNet is; InputError if it is nowhere."""
+  return _read_first("wordnet", lambda place: place, FIX)
 
 
 def read_package(package: str, name: str, fix: str) -> str:
   """Returns the text of a file of a package, in its folder or in one below.
 
-  Raises:
-    InputError: there is no such file. The message ends with `fix`.
-    DataError: the package is damaged.
+  Raises InputError or DataError, which end with `fix`, as `_read_first`.
   """
 
   def read(place: pathlib.Path) -> str | None:
@@ -170,16 +162,7 @@ def read_package(package: str, name: str, fix: str) -> str:
           return _read_bytes(folder / name).decode("utf-8-sig")
     return None
 
-  parents = _list_corpora()
-  places = [x / y for x in parents for y in (package, f"{package}.zip")]
-  existing = [place for place in places if place.exists()]
-  text = _read_first(package, existing, read, fix)
-  if text is None:
-    raise InputError(
-      f"There is no file {name!r} of NLTK's package {package} on NLTK's path or"
-      f" in the cache. {fix}"
-    )
-  return text
+  return _read_first(package, read, fix)
 
 
 def read_omw(language: str) -> str:
@@ -194,28 +177,68 @@ def read_omw(language: str) -> str:
   return read_package("omw-1.4", f"wn-data-{code}.tab", fix)
 
 
-def _list_corpora() -> list[pathlib.Path]:
-  """Returns the folders of packages on NLTK's path, then that of the cache."""
-  import nltk  # slow
+def fetch() -> None:
+  """Downloads WordNet into the cache, unless a good one is found.
 
-  roots = [*nltk.data.path, cache.folder() / "nltk_data"]
-  return [pathlib.Path(root, "corpora") for root in roots]
+  Damaged ones elsewhere are left alone: the first good one is read.
+  """
+  try:
+    open_wordnet()
+    return
+  except (InputError, DataError):
+    pass  # there is none, or none that can be read
+  from nltk.downloader import Downloader
+
+  target = cache.folder().resolve() / "nltk_data"
+  print(f"Downloading WordNet to '{target}'", flush=True)
+  try:  # it makes folders, and compares sizes and checksums
+    Downloader().download(
+      "wordnet",
+      download_dir=str(target),
+      force=True,  # also where a file is there, which cannot be read
+      quiet=True,
+      raise_on_error=True,
+      print_error_to=io.StringIO(),  # the error is raised, too
+    )
+    open_wordnet()
+  except (OSError, ValueError, DataError) as e:
+    raise UnavailableError(
+      f"WordNet cannot be downloaded from NLTK's server ({printable(e)})."
+      f" {OFFLINE}"
+    ) from e
+
+
+def run_command() -> None:
+  """Runs the command."""
+
+  def main(_: list[str]) -> None:
+    with flags_lib.exit_on_errors():
+      fetch()
+
+  flags_lib.run(main)
 
 
 def _read_first(
   package: str,
-  places: list[pathlib.Path],
   read: Callable[[pathlib.Path], Result | None],
   fix: str,
-) -> Result | None:
-  """Returns the first result of `read` on the places of a package.
+  folder: str = "",
+) -> Result:
+  """Returns the first result of `read` on the folders and zips of a package.
 
-  Places that cannot be read, and those for which it is None, are passed over.
-  None if nothing is left; DataError, which ends with `fix`, if a place that
-  cannot be read may have had it.
+  Raises DataError if no result is left, but places that cannot be read, and
+  InputError without these. The messages end with `fix`.
   """
+  import nltk  # slow
+
+  roots = [*nltk.data.path, cache.folder() / "nltk_data"]
+  parents = [*(pathlib.Path(root, "corpora") for root in roots), DEBIAN]
+  if folder:
+    parents = [pathlib.Path(folder)]
+  # NLTK's downloader does not unpack every package.
+  places = [x / y for x in parents for y in (package, f"{package}.zip")]
   reasons = []
-  for place in places:
+  for place in filter(pathlib.Path.exists, places):
     try:
       result = read(place)
     except Exception as error:  # NLTK and zipfile raise a dozen unrelated types
@@ -228,7 +251,10 @@ def _read_first(
       f"NLTK's package {package} is damaged or may not be read. Repair or"
       f" remove {', '.join(reasons)}. {fix}"
     )
-  return None
+  raise InputError(
+    f"NLTK's package {package} is neither on NLTK's path nor in the cache, or"
+    f" lacks the file. {fix}"
+  )
 
 
 @contextlib.contextmanager
