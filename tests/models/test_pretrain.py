@@ -35,7 +35,6 @@ def test_logits_are_of_the_given_positions():
   np.testing.assert_allclose(compute(positions), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("sharing", "backbone"), [("disentangled", "encoder"), ("none", "modern")]
 )

@@ -156,10 +156,7 @@ def test_dropout_is_on_in_training_only():
   assert moved[0] != evaluated["mlm_uncorrected"][0]  # other masks
 
 
-@pytest.mark.parametrize(
-  "sharing",
-  ["full", *(pytest.param(x, marks=pytest.mark.slow) for x in pretrain.OWN)],
-)
+@pytest.mark.parametrize("sharing", ["full", "disentangled"])
 def test_each_term_trains_its_own_networks(sharing):
   recipe = oracle.make_options(**ALL_ON)
   arrays = "word", "position", "type", "norm"
