@@ -1,11 +1,16 @@
 """Predictions and samples of slots, and the sums over them."""
 
+import types
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from support import oracle
+from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.configs import electra_demo
 from truenegs_jax.objectives import slot_predictions
+from truenegs_jax.pretrain import plan
 
 CASE = oracle.make_case(1)
 
@@ -33,6 +38,17 @@ def test_predictions_and_samples_equal_the_oracle(prediction):
     np.testing.assert_array_equal(
       np.asarray(getattr(predictions, name))[in_use], drawn
     )
+
+
+@pytest.mark.parametrize(
+  ("vocab", "is_strict"), [(("big", "##ly"), False), (("Ġbig", "ly"), True)]
+)
+def test_pieces_are_spared_where_spaces_are_marked(vocab, is_strict):
+  c = electra_demo.get_config()
+  c.negatives.strict_subword = False
+  tokenizer = types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=vocab)
+  run = plan.make_run(PretrainConfig.read(c), tokenizer)
+  assert run.options.strict_subword == is_strict
 
 
 def test_masks_and_samples_do_not_depend_on_dropout():

@@ -2,9 +2,7 @@
 
 The rules are ELECTRA's (google-research/electra, `pretrain_helpers.py:mask`)
 with one change: positions are drawn without replacement, which its author calls
-the fix (issue 41 of that repository). The released code draws with replacement,
-and where slots share a position, its discriminator sees the average of token
-ids.
+the fix (issue 41 of that repository).
 
 K depends on the length of the rows only, so that shapes are static. Slots that
 a short row does not need have weight 0 and position 0.

@@ -41,9 +41,8 @@ def task_terms(
     kind: a name in LOSSES, that of the model's head.
     model: the network and its head.
     train: turns dropout on.
-    reduction: "mean" divides the loss by the weights; "sum" does not divide it,
-      as in ELECTRA's `run_finetuning.py`, and nearly all gradients are then
-      clipped. With "sum" each micro-batch counts 1, so use only one.
+    reduction: "mean" divides the loss by the weights; "sum" does not, as in
+      ELECTRA's `run_finetuning.py`, and needs a single micro-batch.
   """
   del aux
   drop_keys_B = slot_predictions.dropout_keys(
