@@ -124,7 +124,6 @@ def prepare(tmp_path_factory):
   def make_rows(sources, length):
     c = common.get_config()
     c.data.sources, c.length, c.data.workers = sources, length, 1
-    c.data.expect = "any"  # the stand-ins are small
     c.data.vocab = str(folder / "vocab.txt")
     c.data.rows = str(folder / f"rows{abs(hash((sources, length)))}")
     plan = make_plan(Data.read(c.data), c.length, open_wordnet)
@@ -147,7 +146,6 @@ def test_rows_of_real_configs_have_little_padding(prepare, name, arg):
   print(f"padding of {name}:{arg} at {c.length}: {share:.1%}")
   assert 0.02 < share <= LIMITS[c.length]
   assert not padding_warning(manifest)
-  assert not manifest["repairs"]
 
 
 def test_rows_of_short_documents_are_warned_of(prepare):

@@ -11,7 +11,6 @@ from tests.support.small_rows import TOKENIZER
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.pretrain import plan
 from truenegs_jax.pretrain import run as run_lib
-from truenegs_jax.runtime import distributed
 from truenegs_jax.train import speed
 
 
@@ -59,25 +58,3 @@ def test_a_held_out_loss_that_is_not_finite_is_warned_of_once(
   warning = " ".join(screen.getvalue().split())
   assert warning.startswith("warning: The held-out loss after step 1 is not")
   assert warning.count("warning") == 1
-
-
-@pytest.mark.parametrize("others", [False, True])
-def test_a_checkpoint_is_verified_if_it_is_in_all_processes(
-  started, monkeypatch, others
-):
-  names = []
-
-  def exchange(name, text):
-    names.append(name)
-    return {0: text, 1: "yes" if others and "is_true" in name else ""}
-
-  monkeypatch.setattr(distributed, "_exchange", exchange)
-  verification = types.SimpleNamespace(is_complete=False)
-  started.inputs.verification = verification
-  clock = types.SimpleNamespace(running=None, to_json=dict)
-  training = make_training(started, None, clock)
-  for is_complete in (False, True):
-    verification.is_complete = is_complete
-    _, description = training.content(types.SimpleNamespace())
-    assert description[run_lib.ROWS_VERIFIED] == (is_complete and others)
-  assert len(set(names)) == 2
