@@ -377,7 +377,7 @@ def test_rows_are_found_again_by_their_text_and_options(tmp_path, cache):
   assert "length: 16 in the folder, 20 now" in message
   assert "lowercase" not in message
   os.utime(path, (1, 1))
-  with pytest.raises(DataError, match="sources.0.files: "):
+  with pytest.raises(DataError, match="sources: "):
     make(rows=named)
   path.unlink()
   assert make(rows=named)[1] == tokenizer  # rows without their text
