@@ -479,31 +479,3 @@ def test_a_stopped_command_ends_cleanly_and_goes_on(large, tmp_path):
     _, err = (command := start(name, count)).communicate()
     assert command.returncode == 0, err
   assert read_files(tmp_path / "rows") == read_files(tmp_path / "plain")
-
-
-SCRIPT = """
-import os, signal, sys
-from truenegs_jax.data import build, prepare
-def work(spec, connection):
-  connection.send(None)
-  connection.recv()
-  os.kill(os.getpid(), signal.SIGKILL)  # as for too little memory
-if __name__ == "__main__":
-  build._work = work
-  prepare.prepare(sys.argv[1], length=16, vocab=sys.argv[2], workers=2)
-"""
-
-
-@pytest.mark.slow
-def test_the_loss_of_a_worker_is_explained(large, tmp_path):
-  (tmp_path / "script.py").write_text(SCRIPT)
-  files = [tmp_path / "script.py", large / "large.txt", large / "vocab.txt"]
-  result = subprocess.run(
-    [sys.executable, *files],
-    env={**os.environ, "PYTHONPATH": ROOT},
-    stderr=subprocess.PIPE,
-    text=True,
-    timeout=60,
-  )
-  assert result.returncode
-  assert "data.workers: a worker process ended early" in result.stderr

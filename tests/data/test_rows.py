@@ -121,6 +121,23 @@ def test_opening_reports_a_cut_missing_or_pickled_shard(folder):
   open_rows(folder, "held_out")
 
 
+def test_another_vocabulary_is_refused(folder):
+  path = folder / "vocab.txt"
+  *entries, last = path.read_text().split()
+  path.write_text("\n".join([last, *entries, ""]))
+  with pytest.raises(DataError, match="damaged or missing files: vocab.txt"):
+    load_vocabulary(folder)
+
+
+@pytest.mark.parametrize("size", [-1, 100, 0, None])
+def test_damaged_unigrams_are_found_at_the_start(folder, size):
+  path = folder / rows_folder.UNIGRAMS
+  data = path.read_bytes()
+  path.unlink() if size is None else path.write_bytes(data[:size])
+  with pytest.raises(DataError, match=rows_folder.UNIGRAMS):
+    open_rows(folder, "train")
+
+
 def test_an_endless_file_is_not_read(folder):
   path = folder / SHARD
   damaged = f"damaged or missing files: {SHARD}"
