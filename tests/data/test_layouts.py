@@ -27,12 +27,7 @@ def make_text(documents):
 
 
 def build(
-  documents,
-  *,
-  length=32,
-  overflow="carry",
-  name="electra",
-  dtype=np.uint32,
+  documents, *, length=32, overflow="carry", name="electra", dtype=np.uint32
 ):
   """Returns tokens, types and documents of the rows of a text."""
   spec = layouts.RowSpec(length, CLS, SEP, PAD, overflow, dtype)

@@ -262,7 +262,7 @@ def test_saved_data_sets_are_read(tmp_path):
     with pytest.raises(TrueNegsError, match=message):
       list(open_corpus(f"{spec} {options}"))
   (tmp_path / "saved [1]/data-00001-of-00003.arrow").unlink()
-  with pytest.raises(DataError, match="data-00001.* is missing"):
+  with pytest.raises(DataError, match="data-00001"):
     open_corpus(spec)
   (tmp_path / "latin").mkdir()
   (tmp_path / "latin/a.txt").write_bytes(b"caf\xe9")

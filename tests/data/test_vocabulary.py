@@ -3,7 +3,6 @@
 import collections
 import hashlib
 import itertools
-import lzma
 import random
 
 import jax.numpy as jnp
@@ -75,16 +74,6 @@ def test_vocabularies_do_not_change():
     vocab = train_vocabulary(lines, size=size, lowercase=lowercase)
     text = "\n".join(vocab).encode()
     assert hashlib.sha256(text).hexdigest()[:16] == digest
-
-
-@pytest.mark.slow
-def test_entries_of_real_text_equal_those_of_the_library(real_data):
-  path = real_data / "corpus" / "wikipedia-en-society.txt.xz"
-  texts = lzma.open(path, "rt", encoding="utf-8").read(2_000_000).split("\n")
-  bert = tokenizers.BertWordPieceTokenizer(lowercase=True, strip_accents=True)
-  bert.train_from_iterator(texts, vocab_size=8192, show_progress=False)
-  vocab = {*train_vocabulary(texts, size=8192, lowercase=True)}
-  assert len(vocab) == 8192 and len(vocab - bert.get_vocab().keys()) <= 8
 
 
 def test_text_without_spaces_gets_enough_characters():

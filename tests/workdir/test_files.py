@@ -1,7 +1,6 @@
 """Configs are compared by key; records survive kills, written once."""
 
 import json
-import os
 
 import pytest
 
@@ -122,7 +121,7 @@ def test_garbage_after_a_crash_is_dropped(tmp_path, rest):
   assert [r["step"] for r in load_records(tmp_path)] == [10, 20]
 
 
-def test_record_is_on_disk_at_once_with_its_version(tmp_path):
+def test_a_record_is_on_disk_at_once(tmp_path):
   writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
   writer.write(make_record(1))
   assert load_records(tmp_path) == [{"version": 1, **make_record(1)}]

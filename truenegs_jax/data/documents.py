@@ -14,14 +14,13 @@ whole one, and shifts the columns of CSV rows that are too long, in silence.
 
 import contextlib
 import functools
-import glob
 import io
 import itertools
 import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.runtime import text as text_lib
@@ -31,7 +30,7 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   UnavailableError,
 )
-from truenegs_jax.runtime.files import read_json, short_sha256
+from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.runtime.paths import is_hub_name, join_inside
 from truenegs_jax.runtime.text import ESCAPED, check_column
 
@@ -288,18 +287,6 @@ def find_saved(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   return {x.parent.name: x.parent for x in folder.glob("*/state.json")}
 
 
-def _saved_files(folder: pathlib.Path) -> list[str]:
-  """Returns patterns of the files of a split; older ones may be beside them."""
-  fix = "Save the data set again."
-  with read_json(folder / "state.json", DataError, fix) as state:
-    names = [str(file["filename"]) for file in state["_data_files"]]
-    paths = [join_inside(folder, name) for name in names]
-  for path in paths:  # `datasets` passes over a missing one
-    if not path.is_file():
-      raise DataError(f"'{path}' is missing. {fix}")
-  return [glob.escape(str(path)) for path in paths]
-
-
 def open_dataset(
   name: str, *, config: str = "", split: str = "train", revision: str = ""
 ) -> HubDataset:
@@ -315,26 +302,19 @@ def open_dataset(
       f"'{name}' is neither a folder nor a name on the Hugging Face hub."
       " For a file, remove hf:."
     )
-  saved = find_saved(pathlib.Path(where))
+  if saved := find_saved(pathlib.Path(where)):
+    return _open_saved(name, saved, split)
   with dataset_errors(name):
     import datasets
 
-    files = {key: _saved_files(path) for key, path in saved.items()}
     builder = datasets.load_dataset_builder(
-      "arrow" if saved else where,
-      config or None,
-      data_files=files or None,
-      revision=revision or None,
+      where, config or None, revision=revision or None
     )
   data_files = getattr(builder.config, "data_files", None) or {}
   named = [str(path) for paths in data_files.values() for path in paths]
   check_data_files(name, where if is_local else builder.base_path, named)
   infos = builder.info.splits or {}
-  splits = [*map(str, infos or data_files)]
-  if split not in splits:
-    raise DataError(
-      f"'{name}' has no split {split!r}. Choose one of {', '.join(splits)}."
-    )
+  _check_split(name, split, [*map(str, infos or data_files)])
   commit = {}
   if not is_local:
     config = builder.config.name
@@ -347,8 +327,6 @@ def open_dataset(
     )
 
   def load() -> Any:
-    if saved:
-      return builder.as_streaming_dataset(split=split)
     builder.download_and_prepare()
     return builder.as_dataset(split=split)
 
@@ -360,6 +338,30 @@ def open_dataset(
     builder.info.features,
     getattr(infos.get(split), "num_bytes", None),
   )
+
+
+def _open_saved(
+  name: str, saved: Mapping[str, pathlib.Path], split: str
+) -> HubDataset:
+  """Opens a split of those that `find_saved` found."""
+  _check_split(name, split, [*saved])
+  folder = saved[split]
+  check_data_files(name, str(folder), map(str, folder.iterdir()))
+  with dataset_errors(name):
+    import datasets
+
+    dataset = datasets.load_from_disk(folder)
+  paths = tuple(file["filename"] for file in dataset.cache_files)
+  check_data_files(name, str(folder), paths)
+  title = f"{name} [{split}]"
+  return HubDataset(title, lambda: dataset, {}, paths, dataset.features, None)
+
+
+def _check_split(name: str, split: str, splits: Sequence[str]) -> None:
+  if split not in splits:
+    raise DataError(
+      f"'{name}' has no split {split!r}. Choose one of {', '.join(splits)}."
+    )
 
 
 def check_data_files(name: str, base: str, paths: Iterable[str]) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import build, layouts, rows, sources
@@ -167,15 +166,12 @@ def _check_options(
   folder: pathlib.Path, saved: dict[str, Any], options: RowsOptions
 ) -> None:
   """Raises DataError if a rows folder was prepared with other options."""
-  old, new = (
-    flatten({**side, "sources": dict(enumerate(side["sources"]))})
-    for side in (saved, json.loads(json.dumps(dataclasses.asdict(options))))
-  )
+  new = json.loads(json.dumps(dataclasses.asdict(options)))
   lines = [
-    f"\n  {key}: {str(old.get(key)):.300} in the folder,"
-    f" {str(new.get(key)):.300} now"
-    for key in old | new
-    if old.get(key) != new.get(key)
+    f"\n  {key}: {str(saved.get(key)):.300} in the folder,"
+    f" {str(value):.300} now"
+    for key, value in new.items()
+    if value != saved.get(key)
   ]
   if lines:
     raise DataError(
