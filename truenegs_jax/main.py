@@ -48,6 +48,7 @@ def main(argv: list[str]) -> None:
   """Runs the config's task and turns errors into exit codes."""
   del argv
   os.environ.update(  # jax's defaults, for equal draws in all starts
+    JAX_DEFAULT_PRNG_IMPL="threefry2x32",
     JAX_ENABLE_X64="0",
     JAX_THREEFRY_PARTITIONABLE="1",
   )

@@ -21,6 +21,7 @@ def test_a_record_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
   [
     ("It is “a swan”, he said, and so it was.", "cp1252", "-f CP1252"),
     ("Zażółć gęślą jaźń, powiedział łabędź.", "cp1250", "-f ENCODING"),
+    ("Un caràttere di stampa, e cosi via.", "mac_roman", "-f ENCODING"),
     ("Это лебедь", "cp1251", "The encoding cannot be known"),
     ("Schwäne, Vögel, Enten ä\udce4", "utf-8", "Repair the line"),
   ],
