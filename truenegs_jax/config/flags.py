@@ -114,7 +114,7 @@ def parse_flags(
   text: str = values[CONFIG].value or ""
   if not text and needs_config and len(rest) == 1:
     raise InputError("--config is missing. Try --config=electra_demo.")
-  config = load.load_config(text, with_base_check=False) if text else None
+  config = load.load_config(text) if text else None
   with _refuse_mistakes(values, config):
     if config:
       _define_keys(config, rest, values)
@@ -171,8 +171,6 @@ def _check_config(text: str, values: flags.FlagValues) -> None:
     raise InputError(
       f"--config.task={config.task} is no flag: --config={text} has its task."
     )
-  if text.endswith(".json") and load.BASE not in given:
-    load.check_base(text, config)
   tables.check_values(config)
 
 
