@@ -158,8 +158,6 @@ def remove_folder(path: pathlib.Path) -> None:
 
 def open_append(path: pathlib.Path) -> IO[bytes]:
   """Opens a file for appending; OSError for a link, which may lead anywhere."""
-  if path.is_symlink() or (path.exists() and not path.is_file()):
-    raise OSError(errno.EINVAL, "it is a link or no file")
   # Without a buffer, closing it on a full disk does not fail.
   flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
   return open(os.open(path, flags, 0o666), "ab", buffering=0)
@@ -204,16 +202,13 @@ def is_locked(path: pathlib.Path) -> bool:
 
   The file is only read; OSError if this user may not.
   """
-  try:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-  except FileNotFoundError:
+  if not path.exists():
     return False
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  finally:
-    os.close(descriptor)
+  with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return True
   return False
 
 
