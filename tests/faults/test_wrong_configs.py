@@ -15,7 +15,7 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections, Robustness, Study
 from truenegs_jax.corrections import run as corrections
 from truenegs_jax.finetune import run as finetune
-from truenegs_jax.finetune.options import parse_options
+from truenegs_jax.finetune.task_data import parse_options
 from truenegs_jax.pretrain import checks
 from truenegs_jax.pretrain import run as pretrain
 from truenegs_jax.robustness import run as robustness

@@ -184,7 +184,7 @@ TITLES = ("id", "sentence1", "sentence2", "label")
   ("task", "rows", "message"),
   [
     (SST2, (("id", "text"), ("1", "a")), r"x\.tsv:2: no column 'sentence'"),
-    (MNLI, (TITLES, ("1", "a", "b", "1")), r"x\.tsv:2: label '1' is unknown"),
+    (MNLI, (TITLES, ("1", "a", "b", "1")), r"x\.tsv:2: '1', not a known label"),
   ],
 )
 def test_wrong_tables_are_refused_with_their_line(

@@ -140,7 +140,7 @@ def test_commands_have_the_words_values_and_seeds_of_their_arm(tmp_path):
     ({"base": "corrections"}, "study.base has task='corrections'"),
     ({"tasks": "mrpc,wnli"}, "study.tasks='wnli' is unknown.*squad1"),
     ({"tasks": "mrpc,rte"}, "fine-tuned on squad1, which is not in study.ta"),
-    ({"finetune": {"finetune.window": 0}}, "study.finetune: finetune.win"),
+    ({"finetune": {"finetune.stride": 0}}, "study.finetune: finetune.str"),
   ],
 )
 def test_mistakes_are_refused_before_anything_is_written(

@@ -38,13 +38,9 @@ def save_result(folder, seed, secs):
     failure="",
     scores={"dev": {"accuracy": 75.0, "f1": 80.0}},
     step=1,
-    steps=1,
     secs=secs,
-    rows_per_s=1 / secs,
     answers={"dev": dev},
     provenance={"labels": ["0", "1"], "family": "bert", "width": 768},
-    notes=[],
-    mistakes=[],
   )
   path = results.run_folder(folder, "mrpc", seed)
   path.mkdir(parents=True)

@@ -11,8 +11,7 @@ from scipy import stats
 
 from support.json_readers import RESULT
 from support.small_predictions import random_predictions, random_table
-from truenegs_jax.finetune.leaderboard import GLUE
-from truenegs_jax.finetune.results import Result
+from truenegs_jax.finetune.results import GLUE, Result
 from truenegs_jax.pretrain import cases
 from truenegs_jax.pretrain.cases import CheckpointRates, find_table_2
 from truenegs_jax.robustness.scores import SIDES

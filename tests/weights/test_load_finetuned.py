@@ -26,7 +26,7 @@ from truenegs_jax.configs import (
   finetune_own,
   finetune_squad,
 )
-from truenegs_jax.finetune.options import parse_options
+from truenegs_jax.finetune.task_data import parse_options
 from truenegs_jax.finetune.start import resolve
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+import optax
 from rich.console import Console
 
 from truenegs_jax.config.sections import (
@@ -21,12 +23,18 @@ from truenegs_jax.config.sections import (
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import results, task_data
-from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.models import finetune
-from truenegs_jax.runtime import progress
+from truenegs_jax.finetune.task_data import (
+  Answer,
+  EvalSplit,
+  FinetuneOptions,
+  parse_options,
+)
+from truenegs_jax.models import attention, encoder, finetune
+from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.runtime.paths import open_path
+from truenegs_jax.tasks import batches
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import CLASSES, OWN, SCORE, SPANS, SQUAD, Task
 from truenegs_jax.train import sharding
@@ -94,28 +102,20 @@ class Start:
       matched, seed=seed, complete=complete, report=self.weights.report
     )
 
-  def provenance(self, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
-    """Returns `Result.provenance` without the config, in JSON's types."""
+  def provenance(self, task: Task) -> dict[str, Any]:
+    """Returns what results say of network and classes, in JSON's types."""
     model = self.make_model(task)
-    prints = {"weights": DRAWN, "head": DRAWN}
+    weights = DRAWN
     if matched := self.match_task(task):
-      network = matched.networks[self.role]
       names = matched.names[self.role]
-      loaded = network.arrays.load()
-      for key, is_head in (("weights", False), ("head", True)):
-        paths = [x for x in names if x.startswith(HEAD_PREFIXES) == is_head]
-        if paths or not is_head:
-          arrays = (loaded[names[x]] for x in sorted(paths))
-          prints[key] = results.fingerprint(x.tobytes() for x in arrays)
+      loaded = matched.networks[self.role].arrays.load()
+      paths = sorted(x for x in names if not x.startswith(HEAD_PREFIXES))
+      weights = task_data.fingerprint(loaded[names[x]].tobytes() for x in paths)
     return {
       "family": hf_names.network_names(model, self.role).family,
       "width": model.config.width,
-      "sizes": {x: getattr(model.config, x) for x in SIZES},
-      "backbone": model.backbone,
-      "vocabulary": self.tokenizer.fingerprint,
-      **prints,
+      "weights": weights,
       "labels": list(task.labels),
-      "data": data,
     }
 
 
@@ -181,11 +181,6 @@ def _load_tokenizer(
   data = options.data
   if source is None or data.vocab != FROM_WEIGHTS:
     return tokenizer_lib.build_tokenizer(data, data.vocab)
-  if source.lowercase and not data.lowercase:
-    raise InputError(
-      f"data.lowercase=False, but {source.location} was trained on"
-      " lower-cased text. Remove --config.data.lowercase."
-    )
   strip_accents = tokenizer_lib.ACCENTS[data.accents]
   if data.accents == "auto":
     strip_accents = source.strip_accents
@@ -196,6 +191,60 @@ def _load_tokenizer(
   )
 
 
+class Predictor:
+  """A model's compiled forward pass, for any parameters of that model.
+
+  Its `attention` names the implementation of attention, which `model` has.
+  """
+
+  def __init__(self, options: FinetuneOptions, model: finetune.DownstreamModel):
+    self.options = options
+    self.mesh = sharding.make_mesh(options.mesh_spec)
+    implementation, self.attention = attention.choose(
+      options.model.attention,
+      [model.config],
+      self.mesh,
+      length=options.length,
+      check=True,
+    )
+    attending = encoder.replace_configs(model, attention=implementation)
+    self.model = attending
+
+    def predict_batch(params, inputs):
+      return attending.apply({"params": params}, inputs, None, method="logits")
+
+    self.predict_batch = jax.jit(
+      predict_batch, out_shardings=sharding.replicated_sharding(self.mesh)
+    )
+
+  def answer(
+    self,
+    params: optax.Params,
+    split: EvalSplit,
+    *,
+    console: Console,
+    title: str,
+    check: Callable[[], None] = lambda: None,
+  ) -> Sequence[Answer]:
+    """Returns the answers to a split; calls `check` before each batch."""
+    o = self.options
+    rows = len(split.encoded.tokens)
+    by_row: dict[int, np.ndarray] = {}
+    with progress.counting(console, title, rows, brief=True) as advance:
+      for batch in batches.batches_in_order(
+        split.encoded, batch_size=o.batch_size, limit=o.length
+      ):
+        with distributed.watch_step():
+          check()
+          inputs = {name: batch[name] for name in batches.INPUTS}
+          on_device = sharding.place_batch(inputs, self.mesh)
+          output_B = jax.device_get(self.predict_batch(params, on_device))
+        pairs = zip(batch["row"].tolist(), output_B, strict=True)
+        by_row |= {row: output for row, output in pairs if row >= 0}
+        advance(int((batch["row"] >= 0).sum()))
+      return split.decode_answers([by_row[row] for row in range(rows)])
+
+
 @dataclasses.dataclass(frozen=True)
 class FineTunedModel:
   """A fine-tuned model, of one or several seeds."""
@@ -204,8 +253,8 @@ class FineTunedModel:
   task: Task
   outputs: Task  # with labels in the order of the model's outputs
   starts: tuple[Start, ...]  # of each seed
-  predictor: task_data.Predictor  # for the parameters of any seed
-  note: str  # what limits its scores: failed seeds, few epochs
+  predictor: Predictor  # for the parameters of any seed
+  note: str  # which seeds are left out, or ""
 
   @property
   def options(self) -> FinetuneOptions:
@@ -219,7 +268,7 @@ class FineTunedModel:
 
   def answer(
     self, examples: Sequence[Any], console: Console
-  ) -> list[Sequence[task_data.Answer]]:
+  ) -> list[Sequence[Answer]]:
     """Returns each seed's answers to examples with different keys."""
     with progress.working(console, "Encoding examples"):
       split = task_data.encode_split(
@@ -229,11 +278,9 @@ class FineTunedModel:
     answers_S = []
     for folder, start in zip(self.seeds, self.starts, strict=True):
       params = start.make_params(self.outputs, seed=0, complete=True)
-      _, answers = self.predictor.answer(
-        jax.device_put(params, replicated),
-        split,
-        console=console,
-        title=f"Answering with '{folder}', rows",
+      title = f"Answering with '{folder}', rows"
+      answers = self.predictor.answer(
+        jax.device_put(params, replicated), split, console=console, title=title
       )
       answers_S.append(answers)
     return answers_S
@@ -249,28 +296,24 @@ def open_model(
   """Opens a fine-tuned model; reads no arrays yet.
 
   Args:
+    init: the workdir of a fine-tuning, or a model of Hugging Face with a head
+      for questions or classes.
     values: a config of the task "robustness" as a dict.
     task_name: the task; "" for that of the run, or the only one of its head.
   """
-  if not init:
-    raise InputError(
-      "init='' names no model. Set --config.init=WORKDIR of a fine-tuning,"
-      " or a folder or hub name of a Hugging Face model with a head for"
-      " questions or classes."
-    )
-  runs, note = _find_runs(init, task_name)
+  runs, note = _find_runs(init, task_name) if init else ({}, "")
   seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
   seeds = seeds or {init: None}
   run = next(iter(runs.values()), None)
-  network = Weights(next(iter(seeds)), report).encoder()
-  head = match.detect_task_head(network)
-  if not head:
+  network = Weights(next(iter(seeds)), report).encoder() if init else None
+  head = match.detect_task_head(network) if network else ""
+  if not (network and head):
     raise InputError(
-      f"init: {network.location} has no head for questions or classes, so it"
-      " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
-      " finetune_glue, and pass that workdir."
+      f"init={init!r} names no fine-tuned model, with a head for questions or"
+      " classes. Fine-tune with --config=finetune_squad or finetune_glue, and"
+      " set --config.init=WORKDIR."
     )
-  task = _find_task(run, task_name, network, head)
+  task = _find_task(run, task_name, head)
   classes = _find_classes(network, head, task)
   outputs = dataclasses.replace(task, labels=classes)
   options = parse_options(_make_values(values, run, task))
@@ -278,61 +321,45 @@ def open_model(
   starts = tuple(resolve(x, report) for x in each)
   for start in starts:
     start.match_task(outputs)
-  predictor = task_data.Predictor(options, starts[0].make_model(outputs))
+  predictor = Predictor(options, starts[0].make_model(outputs))
   return FineTunedModel(seeds, task, outputs, starts, predictor, note)
 
 
 def _find_runs(init: str, task: str) -> tuple[dict[str, Result], str]:
   """Returns runs by the folders of their models, {} for models of others.
 
-  Runs that failed are left out. A note says so, and how the runs differ from
-  the published setting.
+  Runs that failed, or have no model, are left out; a note says so.
   """
   workdir = open_path("init", init)
   by_task = results.load_all(workdir)
-  if not by_task:
-    if any(workdir.glob(results.RUNS)):
-      raise InputError(
-        f"init={init!r} is a fine-tuning without a finished run. Run its"
-        " command again to continue it."
-      )
+  if not any(workdir.glob(results.RUNS)):
     return {}, ""
-  if task not in by_task and (task or len(by_task) > 1):
+  if task not in by_task and (task or len(by_task) != 1):
     raise InputError(
-      f"init={init!r} has runs of {', '.join(by_task)}, and robustness.task="
-      f"{task!r} is none of these. Set --config.robustness.task={min(by_task)},"
-      " for example."
+      f"init={init!r} has finished runs of {', '.join(by_task) or 'no task'},"
+      f" and robustness.task={task!r} is none of these. Set"
+      " --config.robustness.task, or run the fine-tuning's command again."
     )
   pool = by_task[task or next(iter(by_task))]
   runs: dict[str, Result] = {}
-  failed: list[str] = []
+  left_out: list[str] = []
   for x in pool:
     folder = results.run_folder(workdir, x.task, x.seed) / results.MODEL
-    if x.failure:
-      failed.append(f"seed {x.seed}, {x.failure}")
-    elif (folder / hf_folder.CONFIG).exists():
+    if not x.failure and (folder / hf_folder.CONFIG).exists():
       runs[str(folder)] = x
     else:
-      raise InputError(
-        f"init={init!r} lacks models of its seeds: '{folder}' is missing."
-        " Fine-tune again with --config.finetune.export=all."
-      )
+      left_out.append(f"seed {x.seed} ({x.failure or 'not exported'})")
+  text = f"{len(runs)} of {len(pool)} seeds; without {', '.join(left_out)}"
   if not runs:
     raise InputError(
-      f"init={init!r} has no model, as all its runs failed. Fine-tune again"
-      " with another learning rate."
+      f"init={init!r} has models of {text}. Fine-tune again with"
+      " --config.finetune.export=all, or another learning rate."
     )
-  notes = [*dict.fromkeys(note for run in runs.values() for note in run.notes)]
-  if failed:
-    count = f"{len(runs)} of {len(pool)} seeds; {len(failed)} failed"
-    notes.insert(0, f"{count}: {'; '.join(failed)}")
-  return runs, f"{init}: {'; '.join(notes)}." if notes else ""
+  return runs, f"{init}: {text}." if left_out else ""
 
 
-def _find_task(
-  run: Result | None, name: str, network: Network, head: str
-) -> Task:
-  """Returns the task of a run or the one that is set; refuses other heads."""
+def _find_task(run: Result | None, name: str, head: str) -> Task:
+  """Returns the task of a run or the one that is set."""
   if run and run.task == OWN:
     labels = tuple(run.provenance["labels"])
     kind = CLASSES if labels else SCORE
@@ -343,34 +370,34 @@ def _find_task(
     return dataclasses.replace(task, labels=labels, metrics=metrics)
   name = run.task if run else name or (SQUAD if head == "spans" else "")
   one_of("robustness.task", name, task_lib.TASKS)
-  task = task_lib.TASKS[name]
-  if (head == "spans") != (task.kind == SPANS):
-    raise InputError(
-      f"init: {network.location} has the head {head!r}, which is not for"
-      f" {task.title}. Choose another model or --config.robustness.task."
-    )
-  return task
+  return task_lib.TASKS[name]
 
 
 def _find_classes(network: Network, head: str, task: Task) -> tuple[str, ...]:
-  """Returns the labels of a task in the order of a model's outputs."""
-  if task.kind == SPANS:
+  """Returns the labels of a task in the order of a model's outputs.
+
+  InputError: the head is not one of the task.
+  """
+  size = 0
+  saved = []
+  if head != "spans":
+    output = hf_names.task_head(head, network.backbone)["task_head/output"]
+    size = network.arrays.shapes[f"{output}.weight"][0]
+    saved = match.read_labels(network.fields)
+  elif task.kind == SPANS:
     return ()
-  output = hf_names.task_head(head, network.backbone)["task_head/output"]
-  size = network.arrays.shapes[f"{output}.weight"][0]
   if task.kind == SCORE and size == 1:
     return ()
   known = {label.casefold(): label for label in task.labels}
   if set(task.labels) == set(task_lib.BINARY):
     known |= task_lib.HUB_LABELS | {f"label_{i}": i for i in task_lib.BINARY}
-  saved = match.read_labels(network.fields)
   classes = tuple(known.get(name.casefold(), "") for name in saved)
-  if len(classes) == size and sorted(classes) == sorted(task.labels):
+  if len(classes) == size > 0 and sorted(classes) == sorted(task.labels):
     return classes
   raise InputError(
-    f"init: {network.location} has {size} outputs,"
-    f" {', '.join(saved[:8]) or 'unnamed'}, but {task.title} needs"
-    f" {', '.join(task.labels) or 'one score'}. Choose the model's task with"
+    f"init: {network.location} has the head {head!r} with the classes"
+    f" {match.list_names(saved)}, but {task.title} needs"
+    f" {', '.join(task.labels) or task.kind}. Choose the model's task with"
     " --config.robustness.task, or name the classes in id2label of its"
     " config.json."
   )
@@ -392,7 +419,6 @@ def _make_values(
     is_folder = pathlib.Path(data).expanduser().is_dir()
     for name in ("data", "train", "dev", "test"):
       config["finetune"][name] = ""
-    key = "data" if is_folder else "dev"
-    config["finetune"][key] = data
+    config["finetune"]["data" if is_folder else "dev"] = data
   config["finetune"]["tasks"] = task.name
   return config

@@ -6,7 +6,7 @@ The reader of a task fills in a run and yields its sections.
 import collections
 import pathlib
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.pretraining import (
@@ -41,28 +41,14 @@ def read_finetuning(
   run.sentence = f"{counts}; medians: {run.progress['loss']}."
   hours = sum(seed["secs"] for seed in seeds) / 3600
   run.facts["cost"] = f"{hours:.2f} hours of training"
-  run.notes += [(page.WARNING, x) for x in dict.fromkeys(_warn(seeds))]
+  for seed in seeds:
+    if failure := seed["failure"]:
+      text = f"{seed['task']}, seed {seed['seed']}: {failure}"
+      run.notes.append((page.WARNING, text))
   if rows:
     table = page.table("Scores on the dev sets, %", rows)
     yield page.Section("Scores", "result.json", [table])
   yield from _show_tables(results)
-  mistakes = [
-    {"task": seed["task"], "seed": str(seed["seed"])}
-    | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
-    for seed in seeds
-    for mistake in seed["mistakes"]
-  ]
-  if mistakes:
-    table = page.table("Some of each seed", mistakes)
-    yield page.Section("Wrong answers", "result.json", [table])
-
-
-def _warn(seeds: Sequence[Values]) -> Iterator[str]:
-  for seed in seeds:
-    if failure := seed["failure"]:
-      yield f"{seed['task']}, seed {seed['seed']}: {failure}"
-    if notes := ", ".join(seed["notes"]):
-      yield f"{seed['task']} differs from others' setting: {notes}"
 
 
 def read_measurement(

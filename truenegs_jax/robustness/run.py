@@ -77,7 +77,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     ]
     examples: list[Any] = []
     if annotator:
-      examples, _ = task_data.read_split(model.options, model.task, "dev")
+      examples = task_data.read_split(model.options, model.task, "dev")
   with lock.lock(workdir):
     sets = []
     if annotator:
