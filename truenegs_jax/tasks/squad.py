@@ -114,9 +114,13 @@ def parse_question(location: str, context: Any, record: Any) -> Question:
   answer_start moves to its nearest occurrence.
   """
   with _form_errors(location):
-    context = record["context"] if context is None else context
-    key = record.get("id", record.get("sample_id", location))
+    key = record.get("id", record.get("sample_id"))
+  if key is None:
+    key = location  # which is unique, too
+  else:
     location = f"{location}, question {key}"
+  with _form_errors(location):
+    context = record["context"] if context is None else context
     text = record["question"]
     answers = record["answers"]
     if isinstance(answers, dict):  # `datasets` has an object of lists
