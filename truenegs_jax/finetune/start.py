@@ -16,7 +16,6 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import (
   FROM_WEIGHTS,
-  OPEN_SIZES,
   POSITIONS,
   SIZES,
 )
@@ -32,11 +31,10 @@ from truenegs_jax.finetune.task_data import (
 )
 from truenegs_jax.models import attention, encoder, finetune
 from truenegs_jax.runtime import distributed, progress
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.tasks import batches
-from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.tasks.task import CLASSES, OWN, SCORE, SPANS, SQUAD, Task
+from truenegs_jax.tasks.task import OWN, SPANS, SQUAD, Task
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import hf_folder, hf_names, load, match
 from truenegs_jax.weights.find import Weights
@@ -155,23 +153,19 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
 def _choose_sizes(
   options: FinetuneOptions, source: Network | None
 ) -> Mapping[str, Any]:
-  """Returns the variant and the sizes that are set or those of the weights."""
+  """Returns the variant and the sizes, with weights those of the weights."""
   variant = options.model.variant
   sizes = {x: getattr(options.model, x) for x in SIZES}
   sizes = {name: size for name, size in sizes.items() if size}
-  if source is not None and variant == FROM_WEIGHTS:
-    for name, size in sizes.items():
-      raise InputError(
-        f"model.{name}={size} does not go with model.variant=init, which takes"
-        " all sizes of the weights. Remove it, or set"
-        " --config.model.variant=NAME."
-      )
-    sizes = dict(source.sizes)
-  elif source is not None:
-    for name in OPEN_SIZES:
-      if name in source.sizes:
-        sizes.setdefault(name, source.sizes[name])
-  return {"variant": variant, **sizes}
+  if source is None:
+    return {"variant": variant, **sizes}
+  if variant != FROM_WEIGHTS or sizes:
+    raise InputError(
+      f"model.variant={variant!r} and the sizes {sizes} are for a network drawn"
+      " at random, but init has weights, with their sizes. Set"
+      " --config.model.variant=init and no size."
+    )
+  return {"variant": variant, **source.sizes}
 
 
 def _load_tokenizer(
@@ -249,9 +243,8 @@ class Predictor:
 class FineTunedModel:
   """A fine-tuned model, of one or several seeds."""
 
-  seeds: Mapping[str, int | None]  # by folder; None of a model of others
-  task: Task
-  outputs: Task  # with labels in the order of the model's outputs
+  seeds: Mapping[str, int]  # by folder
+  task: Task  # with labels in the order of the model's outputs
   starts: tuple[Start, ...]  # of each seed
   predictor: Predictor  # for the parameters of any seed
   note: str  # which seeds are left out, or ""
@@ -272,12 +265,12 @@ class FineTunedModel:
     """Returns each seed's answers to examples with different keys."""
     with progress.working(console, "Encoding examples"):
       split = task_data.encode_split(
-        self.options, self.outputs, examples, self.starts[0].tokenizer
+        self.options, self.task, examples, self.starts[0].tokenizer
       )
     replicated = sharding.replicated_sharding(self.predictor.mesh)
     answers_S = []
     for folder, start in zip(self.seeds, self.starts, strict=True):
-      params = start.make_params(self.outputs, seed=0, complete=True)
+      params = start.make_params(self.task, seed=0, complete=True)
       title = f"Answering with '{folder}', rows"
       answers = self.predictor.answer(
         jax.device_put(params, replicated), split, console=console, title=title
@@ -293,52 +286,39 @@ def open_model(
   *,
   task_name: str = "",
 ) -> FineTunedModel:
-  """Opens a fine-tuned model; reads no arrays yet.
+  """Opens the models of a workdir of fine-tuning; reads no arrays yet.
 
   Args:
-    init: the workdir of a fine-tuning, or a model of Hugging Face with a head
-      for questions or classes.
     values: a config of the task "robustness" as a dict.
-    task_name: the task; "" for that of the run, or the only one of its head.
+    task_name: the task; "" for the only one of the workdir.
   """
-  runs, note = _find_runs(init, task_name) if init else ({}, "")
-  seeds: dict[str, int | None] = {x: run.seed for x, run in runs.items()}
-  seeds = seeds or {init: None}
-  run = next(iter(runs.values()), None)
-  network = Weights(next(iter(seeds)), report).encoder() if init else None
-  head = match.detect_task_head(network) if network else ""
-  if not (network and head):
-    raise InputError(
-      f"init={init!r} names no fine-tuned model, with a head for questions or"
-      " classes. Fine-tune with --config=finetune_squad or finetune_glue, and"
-      " set --config.init=WORKDIR."
-    )
-  task = _find_task(run, task_name, head)
-  classes = _find_classes(network, head, task)
-  outputs = dataclasses.replace(task, labels=classes)
-  options = parse_options(_make_values(values, run, task))
-  each = (dataclasses.replace(options, init=folder) for folder in seeds)
+  runs, note = _find_runs(init, task_name)
+  run = next(iter(runs.values()))
+  options = parse_options(_make_values(values, run))
+  task = options.find_task(run.task)
+  task = dataclasses.replace(task, labels=tuple(run.provenance["labels"]))
+  each = (dataclasses.replace(options, init=folder) for folder in runs)
   starts = tuple(resolve(x, report) for x in each)
   for start in starts:
-    start.match_task(outputs)
-  predictor = Predictor(options, starts[0].make_model(outputs))
-  return FineTunedModel(seeds, task, outputs, starts, predictor, note)
+    start.match_task(task)
+  predictor = Predictor(options, starts[0].make_model(task))
+  seeds = {folder: x.seed for folder, x in runs.items()}
+  return FineTunedModel(seeds, task, starts, predictor, note)
 
 
 def _find_runs(init: str, task: str) -> tuple[dict[str, Result], str]:
-  """Returns runs by the folders of their models, {} for models of others.
+  """Returns the finished runs of a task by the folders of their models.
 
   Runs that failed, or have no model, are left out; a note says so.
   """
   workdir = open_path("init", init)
-  by_task = results.load_all(workdir)
-  if not any(workdir.glob(results.RUNS)):
-    return {}, ""
+  by_task = results.load_all(workdir) if init else {}
   if task not in by_task and (task or len(by_task) != 1):
     raise InputError(
-      f"init={init!r} has finished runs of {', '.join(by_task) or 'no task'},"
-      f" and robustness.task={task!r} is none of these. Set"
-      " --config.robustness.task, or run the fine-tuning's command again."
+      f"init={init!r} has finished fine-tunings of"
+      f" {', '.join(by_task) or 'no task'}; robustness.task={task!r} is none of"
+      " these. Set --config.init to the workdir of a fine-tuning that has"
+      " ended, and --config.robustness.task if it has several."
     )
   pool = by_task[task or next(iter(by_task))]
   runs: dict[str, Result] = {}
@@ -358,67 +338,20 @@ def _find_runs(init: str, task: str) -> tuple[dict[str, Result], str]:
   return runs, f"{init}: {text}." if left_out else ""
 
 
-def _find_task(run: Result | None, name: str, head: str) -> Task:
-  """Returns the task of a run or the one that is set."""
-  if run and run.task == OWN:
-    labels = tuple(run.provenance["labels"])
-    kind = CLASSES if labels else SCORE
-    saved = run.provenance[files.CONFIG]["finetune"]
-    own = {name: saved[name] for name in ("text", "label")}
-    task = task_lib.define_own_task(**own, kind=kind)
-    metrics = (*run.scores["dev"],)
-    return dataclasses.replace(task, labels=labels, metrics=metrics)
-  name = run.task if run else name or (SQUAD if head == "spans" else "")
-  one_of("robustness.task", name, task_lib.TASKS)
-  return task_lib.TASKS[name]
-
-
-def _find_classes(network: Network, head: str, task: Task) -> tuple[str, ...]:
-  """Returns the labels of a task in the order of a model's outputs.
-
-  InputError: the head is not one of the task.
-  """
-  size = 0
-  saved = []
-  if head != "spans":
-    output = hf_names.task_head(head, network.backbone)["task_head/output"]
-    size = network.arrays.shapes[f"{output}.weight"][0]
-    saved = match.read_labels(network.fields)
-  elif task.kind == SPANS:
-    return ()
-  if task.kind == SCORE and size == 1:
-    return ()
-  known = {label.casefold(): label for label in task.labels}
-  if set(task.labels) == set(task_lib.BINARY):
-    known |= task_lib.HUB_LABELS | {f"label_{i}": i for i in task_lib.BINARY}
-  classes = tuple(known.get(name.casefold(), "") for name in saved)
-  if len(classes) == size > 0 and sorted(classes) == sorted(task.labels):
-    return classes
-  raise InputError(
-    f"init: {network.location} has the head {head!r} with the classes"
-    f" {match.list_names(saved)}, but {task.title} needs"
-    f" {', '.join(task.labels) or task.kind}. Choose the model's task with"
-    " --config.robustness.task, or name the classes in id2label of its"
-    " config.json."
-  )
-
-
-def _make_values(
-  values: Mapping[str, Any], run: Result | None, task: Task
-) -> dict[str, Any]:
+def _make_values(values: Mapping[str, Any], run: Result) -> dict[str, Any]:
   """Returns the config of the run's fine-tuning, in which `values` go first."""
   makers = {SQUAD: finetune_squad, OWN: finetune_own}
-  config = makers.get(task.name, finetune_glue).get_config().to_dict()
-  saved = run.provenance.get(files.CONFIG, {}) if run else {}
-  config["length"] = values["length"] or saved.get("length", config["length"])
+  config = makers.get(run.task, finetune_glue).get_config().to_dict()
+  saved = run.provenance[files.CONFIG]
+  config["length"] = values["length"] or saved["length"]
   config["batch_size"] = values["batch_size"]
   for name in ("model", "data", "mesh"):
     config[name] |= values[name]
-  config["finetune"] |= saved.get("finetune", {})
+  config["finetune"] |= saved["finetune"]
   if data := values["robustness"]["data"]:
     is_folder = pathlib.Path(data).expanduser().is_dir()
     for name in ("data", "train", "dev", "test"):
       config["finetune"][name] = ""
     config["finetune"]["data" if is_folder else "dev"] = data
-  config["finetune"]["tasks"] = task.name
+  config["finetune"]["tasks"] = run.task
   return config
