@@ -265,7 +265,7 @@ def write_mnli(workdir):
     folder, params, model, model.role, tokenizer, extra_fields=fields
   )
   config = json.loads(finetune_glue.get_config("mnli").to_json())
-  provenance = {"labels": list(NLI), "config": config}
+  provenance = {"labels": list(NLI), "config.json": config}
   saved = results.Result("mnli", 0, {"dev": {}}, {}, "", 1, 1.0, provenance)
   results.save(workdir, saved)
   return str(workdir)
