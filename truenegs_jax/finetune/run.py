@@ -11,7 +11,7 @@ import json
 import pathlib
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -20,11 +20,10 @@ from rich.console import Console
 from truenegs_jax.finetune import loop, results, task_data
 from truenegs_jax.finetune.start import Start, resolve
 from truenegs_jax.finetune.task_data import FinetuneOptions, parse_options
-from truenegs_jax.report.tables import Table, print_table
+from truenegs_jax.report.tables import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, paths, progress
 from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.stats.intervals import Comparison
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, sharding
@@ -261,20 +260,19 @@ def _describe_origin(
 ) -> model_card.ModelOrigin:
   """Describes a run for its model card, without paths of this machine."""
   o = setup.options
-  data = setup.data
   hide = model_card.hide_folders
   names = " ".join(filter(None, [o.finetune.data, *o.files.values()]))
-  scores = results.format_scores(result.scores["dev"])
   origin = f"`{hide(o.init)}`" if o.init else "weights drawn at random"
+  scores = results.format_scores(result.scores["dev"])
   return model_card.ModelOrigin(
     {
       "Training": f"""\
-* Data: {len(data.train.tokens):,} rows of `{hide(names)}`
+* Data: {len(setup.data.train.tokens):,} rows of `{hide(names)}`
 * Fine-tuned from: {origin}
 * Recipe: {result.step:,} steps of {o.batch_size} rows of at most
   {o.length} tokens, head `{setup.model.head}`, seed {result.seed}""",
       "Evaluation": f"""\
-Dev set: {len(data.dev.examples):,} examples, in percent: {scores}. Other
+Dev set: {len(setup.data.dev.examples):,} examples, in percent: {scores}. Other
 seeds have other scores; compare models by the mean of several.""",
     },
     limits=[f"Longer texts than {o.length} tokens were truncated."],
@@ -294,27 +292,14 @@ def _report_results(
     print_table(table, context.console)
   for remark in remarks:
     context.report(remark)
-  _save_results(context, compared, tables)
-  write_own_report(context.workdir, context.report)
-  if paths := _write_submissions(context.workdir / SUBMISSION, finished):
-    context.report(
-      "Submissions for GLUE, from the run of each task with the median dev"
-      f" score: {', '.join(map(str, paths))}"
-    )
-
-
-def _save_results(
-  context: RunContext,
-  compared: Mapping[str, Sequence[Comparison]],
-  tables: Sequence[Table],
-) -> None:
-  """Writes results.json with all finished runs, of any task and seed."""
-  runs_by_task = results.load_all(context.workdir)
   to_dict = dataclasses.asdict
-  tasks = {}
-  for name, runs in runs_by_task.items():
-    summary = results.summarize_runs(runs)
-    tasks[name] = {"summary": summary, "runs": [*map(to_dict, runs)]}
+  tasks = {
+    name: {
+      "summary": results.summarize_runs(runs),
+      "runs": [*map(to_dict, runs)],
+    }
+    for name, runs in finished.items()
+  }
   value = {
     "command": errors.rerun_command(),
     "config": context.config,
@@ -324,6 +309,12 @@ def _save_results(
   }
   path = context.workdir / files.RESULTS
   files.save_json(path, files.finite_or_null(value), indent=None)
+  write_own_report(context.workdir, context.report)
+  if paths := _write_submissions(context.workdir / SUBMISSION, finished):
+    context.report(
+      "Submissions for GLUE, from the run of each task with the median dev"
+      f" score: {', '.join(map(str, paths))}"
+    )
 
 
 def _write_submissions(
