@@ -2,10 +2,9 @@
 
   truenegs main --config=robustness --config.init=runs/finetune_squad
 
-`init` is the workdir of a fine-tuning, whose seeds are pooled, or any model of
-Hugging Face for questions or classes, as a folder or by its name on the hub. By
-default, the dev set is that of the fine-tuning, and the sample has 300
-questions, as the paper's; --config.robustness.rows=0 takes all.
+`init` is the workdir of a fine-tuning, whose seeds are pooled. By default, the
+dev set is that of the fine-tuning, and the sample has 300 questions, as the
+paper's; --config.robustness.rows=0 takes all.
 
     --config.robustness.sets=swap_synonyms
     --config.robustness.files=sample1k-HCVerifyAll.json,trans_AddSentDiverse.json

@@ -27,9 +27,9 @@ NLI = "index,promptID,pairID,genre,bp1,bp2,p1,p2,sentence1,sentence2"
 MRPC = "#1 ID,#2 ID,#1 String,#2 String"
 STS = "index,genre,filename,year,old_index,source1,source2,sentence1,sentence2"
 QQP = "id,qid1,qid2,question1,question2,is_duplicate"
-# First line of train and dev, and of test; CoLA's train and dev have none.
+# Columns of train and dev, which CoLA's files do not name, and of test.
 HEADERS = {
-  "cola": ("", "index,sentence"),
+  "cola": ("source,label,mark,sentence", "index,sentence"),
   "sst2": ("sentence,label", "index,sentence"),
   "mrpc": (f"\ufeffQuality,{MRPC}", f"index,{MRPC}"),
   "stsb": (f"{STS},score", STS),
@@ -38,19 +38,6 @@ HEADERS = {
   "qnli": ("index,question,sentence,label", "index,question,sentence"),
   "rte": ("index,sentence1,sentence2,label", "index,sentence1,sentence2"),
 }
-# Indices of the columns of the texts, and of the label's column.
-COLUMNS = {
-  "cola": ((3,), 1),
-  "sst2": ((0,), 1),
-  "mrpc": ((3, 4), 0),
-  "stsb": ((7, 8), 9),
-  "qqp": ((3, 4), 5),
-  "mnli": ((8, 9), 11),
-  "qnli": ((1, 2), 3),
-  "rte": ((1, 2), 3),
-}
-# Columns of the texts in test files, where they differ.
-TEST_COLUMNS = {"cola": (1,), "sst2": (1,), "qqp": (1, 2)}
 LABELS = {
   **dict.fromkeys(("cola", "sst2", "mrpc", "qqp"), ("0", "1")),
   **{"mnli": ("contradiction", "entailment", "neutral")},
@@ -62,24 +49,21 @@ TEXTS = ['say "x', "é\u2028y", '"q" 1', " c "]
 
 def write_split(root, name, split, *, suffix="", extra=()):
   """Writes a file in GLUE's layout; returns its path, texts and labels."""
+  task = TASKS[name]
   is_test = split.startswith("test")
-  header = HEADERS[name][is_test].split(",") if HEADERS[name][is_test] else []
-  texts, label = COLUMNS[name]
-  texts = TEST_COLUMNS.get(name, texts) if is_test else texts
-  rows = []
+  header = HEADERS[name][is_test].split(",")
+  lines = [] if name == "cola" and not is_test else ["\t".join(header)]
   expected = []
   for i, target in enumerate(LABELS[name]):
-    row = [f"-{i}" for _ in header or range(4)]
-    pair = [TEXTS[i + k] for k in range(len(texts))]
-    for column, text in zip(texts, pair, strict=True):
-      row[column] = text
-    row[0 if is_test else label] = str(90 - i if is_test else target)
-    rows.append(row)
+    pair = TEXTS[i : i + len(task.columns)]
+    row = {column.strip("\ufeff"): f"-{i}" for column in header}
+    row |= dict(zip(task.columns, pair, strict=True))
+    row |= {header[0]: str(90 - i)} if is_test else {task.label_column: target}
+    lines.append("\t".join(map(str, row.values())))
     expected.append((*pair, None)[:2] + (None if is_test else target,))
-  lines = ["\t".join(row) for row in ([header] if header else []) + rows]
   file = {"dev": "dev_matched", "test": "test_matched"}.get(split, split)
   file = file if name == "mnli" else split
-  path = root / TASKS[name].title / f"{file}.tsv{suffix}"
+  path = root / task.title / f"{file}.tsv{suffix}"
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_bytes(COMPRESSORS[suffix]("\n".join([*lines, *extra]).encode()))
   return path, expected
@@ -93,7 +77,7 @@ def test_reads_every_file_of_every_task_of_glue(tmp_path, name):
     path, expected = write_split(tmp_path, name, split, suffix=suffix)
     examples = read_split(task, split, str(tmp_path))
     assert [(x.first, x.second, x.gold) for x in examples] == expected
-    has_header = bool(HEADERS[name][split.startswith("test")])
+    has_header = name != "cola" or split == "test"
     assert examples[1].location == f"{path}:{2 + has_header}"
     keys = ["90", "89"] if split.startswith("test") else ["0", "1"]
     assert [x.key for x in examples[:2]] == keys

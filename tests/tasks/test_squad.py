@@ -243,24 +243,18 @@ def test_pieces_of_byte_level_bpe_have_no_white_space(tmp_path):
 
 def plan_like_bert(num_pieces, room, stride):
   """Runs BERT's loops: starts and sizes of windows, and each piece's window."""
-  windows, start = [], 0
-  while True:
-    size = min(num_pieces - start, room)
-    windows.append((start, size))
-    if start + size >= num_pieces:
-      break
-    start += min(size, stride)
+  starts = [0]
+  while starts[-1] + room < num_pieces:
+    starts.append(starts[-1] + min(room, stride))
+  windows = [(start, min(num_pieces - start, room)) for start in starts]
   holders = []
   for piece in range(num_pieces):
-    best, holder = None, None
+    scores = {}
     for number, (start, size) in enumerate(windows):
-      before, after = piece - start, start + size - 1 - piece
-      if before < 0 or after < 0:
-        continue
-      score = min(before, after) + 0.01 * size
-      if best is None or score > best:
-        best, holder = score, number
-    holders.append(holder)
+      context = min(piece - start, start + size - 1 - piece)
+      if context >= 0:
+        scores[number] = context + 0.01 * size
+    holders.append(max(scores, key=scores.get))
   return windows, holders
 
 

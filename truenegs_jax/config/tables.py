@@ -281,19 +281,17 @@ TABLES: dict[str, Table] = {
     "robustness",
     (
       *("task", "seed", "init", "dry_run", "batch_size", "length"),
-      *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
-      *("data.accents", "data.wordnet_dir"),
+      *("model.dtype", "model.attention", "data.wordnet_dir"),
       *("mesh.preset", "mesh.data", "mesh.model"),
     ),
     Robustness.list_keys("robustness."),
     {
       "batch_size": {"default": 32, "meaning": "Number of rows of a batch."},
-      "data.vocab": {"default": "init"},
       "length": {
         "default": 0,
         "low": 0,
         "meaning": "Number of tokens of a row, at most; 0 is that of the"
-        " fine-tuning, or else 512 (GLUE: 128).",
+        " fine-tuning.",
       },
     },
   ),

@@ -85,13 +85,13 @@ def truncated_sizes(size_a: int, size_b: int, length: int) -> tuple[int, int]:
 def _targets(examples: Sequence[Example], task: Task) -> dict[str, np.ndarray]:
   if all(example.gold is None for example in examples):
     return {}
+  golds = [example.gold for example in examples]
   if task.kind == SCORE:
     offset, scale = task.scale
-    scores = [(float(example.gold) - offset) / scale for example in examples]
-    return {"label": np.array(scores, np.float32)}
+    score_N = (np.array(golds, float) - offset) / scale
+    return {"label": score_N.astype(np.float32)}
   ids = {label: i for i, label in enumerate(task.labels)}
-  classes = [ids[str(example.gold)] for example in examples]
-  return {"label": np.array(classes, np.int32)}
+  return {"label": np.array([ids[str(x)] for x in golds], np.int32)}
 
 
 def num_steps(num_rows: int, batch_size: int, epochs: float) -> int:

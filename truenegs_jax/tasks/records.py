@@ -106,7 +106,7 @@ def read_file(
     rows = text_lib.read_objects(file)
     records = (Record(f"{file}:{number}", fields) for number, fields in rows)
   elif existing and suffix in (".csv", ".tsv", ".txt"):
-    records = _read_table(file, columns, skip_uneven)
+    records = _read_table(file, columns, skip_uneven=skip_uneven)
   else:
     reason = "unknown format" if existing else "there is no such file"
     raise DataError(
@@ -121,7 +121,7 @@ def read_file(
 
 
 def _read_table(
-  file: str, columns: Sequence[str], skip_uneven: bool
+  file: str, columns: Sequence[str], *, skip_uneven: bool
 ) -> Iterator[Record]:
   """Yields the rows of a table."""
   if text_lib.split_suffixes(file)[0] == ".csv":
