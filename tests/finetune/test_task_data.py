@@ -1,4 +1,4 @@
-"""Tests reading of tasks into rows, and decoding and scoring of answers."""
+"""Tests reading of tasks into rows, decoding and scoring of answers."""
 
 import json
 
@@ -9,10 +9,8 @@ import pytest
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
-from truenegs_jax.finetune.options import parse_options
-from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.tasks import squad
-from truenegs_jax.tasks.squad import NO_ANSWER
+from truenegs_jax.finetune.task_data import parse_options
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.task import TASKS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -33,10 +31,6 @@ def read_data(c, name):
   return task_data.read_task_data(options, name, TOKENIZER)
 
 
-def check_files(c):
-  task_data.check_files(parse_options(c.to_dict()))
-
-
 def glue_config(folder, name="mrpc", **more):
   """Writes the two files of a task and returns a config for it."""
   c = finetune_glue.get_config(name)
@@ -54,8 +48,15 @@ def decode_rows(encoded) -> list[str]:
   return [TOKENIZER.decode(row) for row in encoded.tokens]
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_only_mrpc_and_stsb_train_on_both_orders(tmp_path, name):
+@pytest.mark.parametrize(
+  ("name", "described"),
+  [
+    ("mrpc", ["rows by class: '0' 2, '1' 4", "F1 is that of '1'"]),
+    ("stsb", []),
+    ("rte", ["rows by class: 'entailment' 3, 'not_entailment' 0"]),
+  ],
+)
+def test_rows_of_pairs_and_their_description(tmp_path, name, described):
   data = read_data(glue_config(tmp_path, name), name)
   pairs = ["[CLS] a b [SEP] c [SEP]", "[CLS] d [SEP] e f [SEP]"]
   pairs += ["[CLS] g [SEP] h [SEP]"]
@@ -66,6 +67,9 @@ def test_only_mrpc_and_stsb_train_on_both_orders(tmp_path, name):
   label_N = data.train.targets["label"]
   assert label_N[3:].tolist() == label_N[: len(swapped)].tolist()
   assert decode_rows(data.dev.encoded) == pairs and len(data.dev.examples) == 3
+  texts = [f"{TASKS[name].title}: {len(label_N)} training rows"]
+  texts += ["0 of them truncated", "3 dev examples"]
+  assert data.describe() == texts + described
 
 
 def test_answers_to_stsb_are_unscaled(tmp_path):
@@ -80,39 +84,39 @@ def test_answers_to_stsb_are_unscaled(tmp_path):
 
 
 def test_answers_of_classes_are_names(tmp_path):
-  dev = read_data(glue_config(tmp_path), "mrpc").dev
-  logits = list(np.array([[0.0, 1.0], [2.0, 1.0], [-2.0, -1.0]]))
-  assert dev.decode_answers(logits) == ["1", "0", "1"] == list(dev.golds)
-  assert dev.score(["1", "1", "1"])["accuracy"] == pytest.approx(200 / 3)
-
-
-def test_notes_fewer_rows_shorter_rows_and_other_epochs(tmp_path):
-  c = glue_config(tmp_path, rows=2, epochs=1.0)
-  c.length = 6
+  c = glue_config(tmp_path, rows=2)
   data = read_data(c, "mrpc")
-  assert len(data.train.tokens) == 4 and len(data.dev.examples) == 3
-  assert decode_rows(data.train)[1] == "[CLS] d [SEP] e f [SEP]"
-  assert data.notes == (
-    "2 of 3,668 rows of train",
-    "3 of 408 rows of dev",
-    "rows of at most 6 tokens, not 128",
-    "epochs: 1, not 3",
-  )
-  c.length, c.finetune.epochs = 5, 0.0
-  shorter = read_data(c, "mrpc")
-  assert shorter.train.num_cut == 4 and len(shorter.notes) == 3
+  assert len(data.train.tokens) == 4  # of two pairs, in both orders
+  logits = list(np.array([[0.0, 1.0], [2.0, 1.0], [-2.0, -1.0]]))
+  assert data.dev.decode_answers(logits) == ["1", "0", "1"]
+  assert data.dev.golds == ("1", "0", "1")
+  assert data.dev.score(["1", "1", "1"])["accuracy"] == pytest.approx(200 / 3)
 
 
-def test_classes_are_shown_with_their_rows(tmp_path):
-  data = read_data(glue_config(tmp_path), "mrpc")
-  assert data.describe_classes() == [
-    "rows by class: '0' 2, '1' 4",  # in both orders
-    "F1 is that of '1'",
-  ]
-  assert read_data(glue_config(tmp_path, "rte"), "rte").describe_classes() == [
-    "rows by class: 'entailment' 3, 'not_entailment' 0"
-  ]
-  assert not read_data(glue_config(tmp_path, "stsb"), "stsb").describe_classes()
+def test_fingerprints_tell_rows_labels_and_golds(tmp_path, monkeypatch):
+  seen = set()
+  for rows in (MRPC, [("0", "a b", "c"), *MRPC[1:]], MRPC[:2], MRPC[::-1]):
+    monkeypatch.setitem(ROWS, "mrpc", rows)
+    seen |= {*read_data(glue_config(tmp_path), "mrpc").fingerprints().values()}
+  assert len(seen) == 8
+
+
+@pytest.mark.parametrize(
+  "gold, predicted, reason",
+  [
+    ([0, 1, 1], [1, 1, 1], "all 3 predictions are 1"),
+    ([0, 1, 1], [1, 0, 0], ""),  # wrong, but not constant
+    ([1, 1], [1, 1], ""),
+    ([0.0, 5.0], [1.0, np.inf], "finite"),
+    ([0.0, 5.0, 2.0], [2.5, 2.5001, 2.5], "range"),
+    ([0.0, 5.0, 2.0], [2.5, 2.6, 2.5], ""),
+    ([("a",), ("b", "c")], ["the", "the"], "'the'"),
+    (["a", "b"], ["the", "b"], ""),
+  ],
+)
+def test_runs_with_constant_predictions_failed(gold, predicted, reason):
+  failure = task_data.find_failure(gold, predicted)
+  assert (reason in failure) if reason else not failure
 
 
 # --- questions
@@ -122,24 +126,20 @@ CONTEXTS = {"q0": ("a b c d e f", "b c d"), "q1": (LONG, "t s r")}
 CONTEXTS["q2"] = ("f e d c b a", "f e")
 
 
-def write_squad(path, shift=0) -> str:
+def squad_config(folder, **more):
   """Writes a question on each of CONTEXTS."""
   paragraphs = []
   for key, (context, answer) in CONTEXTS.items():
-    start = context.index(answer) + shift
-    answers = [{"text": answer, "answer_start": start}]
-    qas = [{"id": key, "question": "z z ?", "answers": answers}]
+    answers = [{"text": answer, "answer_start": context.index(answer)}]
+    qas = [{"id": key, "question": "z z", "answers": answers}]
     paragraphs.append({"context": context, "qas": qas})
-  path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-  return str(path)
-
-
-def squad_config(folder, **more):
+  content = json.dumps({"data": [{"paragraphs": paragraphs}]})
   c = finetune_squad.get_config()
-  for split, shift in (("train", 1), ("dev", 0)):
-    write_squad(folder / f"{split}-v1.1.json", shift)
-  c.length, c.finetune.data = 24, str(folder)
-  c.finetune.stride, c.finetune.question_length = 8, 2
+  for split in ("train", "dev"):
+    (folder / f"{split}-v1.1.json").write_text(content)
+  c.length = 24
+  c.finetune.data = str(folder)
+  c.finetune.stride = 8
   c.finetune.update(more)
   return c
 
@@ -167,103 +167,69 @@ def test_correct_spans_score_100_and_reversed_ones_do_not(tmp_path):
   cases = zip(spans, sizes, strict=True)
   swapped = [make_logits(end, start, n) for (start, end), n in cases]
   assert data.dev.score(data.dev.decode_answers(swapped))["em"] < 50
-
-
-@pytest.mark.parametrize("num_best", [20, 1])
-def test_few_candidates_may_contain_no_answer(tmp_path, num_best):
-  dev = read_data(squad_config(tmp_path), "squad").dev
-  logits = [make_logits(7, 6, n) for n in dev.encoded.lengths_N]
-  answers = squad.best_answers(dev.windows, logits, num_best=num_best)
-  if num_best == 1:
-    assert answers == [NO_ANSWER] * 3
-  else:
-    assert NO_ANSWER not in answers
-
-
-def test_fewer_questions_keep_all_their_windows(tmp_path):
-  data = read_data(squad_config(tmp_path), "squad")
-  c = squad_config(tmp_path, rows=2)
-  fewer = read_data(c, "squad")
-  assert decode_rows(fewer.train) == decode_rows(data.train)[:-1]
+  fewer = read_data(squad_config(tmp_path, rows=2), "squad")
+  assert decode_rows(fewer.train) == rows[:-1]  # all windows of two questions
   assert [x.key for x in fewer.dev.examples] == [*CONTEXTS]
-  moved, *sizes = fewer.notes
-  assert moved.startswith("3 answers that are not at")
-  assert sizes == [
-    "2 of 87,599 rows of train",
-    "3 of 10,570 rows of dev",
-    "rows of at most 24 tokens, not 512",
-  ]
-  assert data.notes[1].startswith("3 of 87,599")
 
 
-def test_named_files_replace_the_official_ones(tmp_path):
+def test_named_data_sets_replace_the_official_files(tmp_path):
   c = squad_config(tmp_path)
-  for split in ("train", "dev"):
-    (tmp_path / f"{split}-v1.1.json").unlink()
-  message = r"train-v1.1.json: .* \.gz.*hf:rajpurkar"
-  with pytest.raises(DataError, match=message):
-    read_data(c, "squad")
   rows = {"id": ["q9"], "context": ["a b"], "question": ["z ?"]}
   rows["answers"] = [{"text": ["b"], "answer_start": [2]}]
-  datasets.disable_progress_bars()
-  set_ = datasets.Dataset.from_dict(rows)
-  datasets.DatasetDict(validation=set_).save_to_disk(str(tmp_path / "set"))
-  train = write_squad(tmp_path / "x.json")
-  c.finetune.train, c.finetune.dev = train, f"hf:{tmp_path}/set"
-  assert read_data(c, "squad").dev.golds == (("b",),)
+  split = datasets.Dataset.from_dict(rows)
+  datasets.DatasetDict(validation=split).save_to_disk(str(tmp_path / "set"))
+  c.finetune.dev = f"hf:{tmp_path}/set"
+  data = read_data(c, "squad")
+  assert data.dev.golds == (("b",),) and len(data.train.tokens) > 1
 
 
 # --- files of a split
 
 
-def refuse(c, match):
-  with pytest.raises(InputError, match=match):
-    check_files(c)
-
-
-def test_files_are_those_of_a_single_task(tmp_path):
-  c = glue_config(tmp_path, dev="x.tsv", tasks="mrpc,rte")
-  refuse(c, "finetune.dev is the file of one task, .*'mrpc,rte' names 2")
-  c.finetune.tasks, c.finetune.train = "mrpc", "hf:a/b split=train"
-  check_files(c)
-  text = task_data.describe_task(parse_options(c.to_dict()), "mrpc")
-  assert "train: hf:a/b split=train; dev: x.tsv (missing)" in text
-
-
-def test_files_that_would_not_be_used_are_refused(tmp_path):
-  c = glue_config(tmp_path, test="x.tsv")
-  refuse(c, "finetune.test='x.tsv' would not be used.*predict_test=True")
-  c.finetune.predict_test = True
-  check_files(c)
-  c = finetune_squad.get_config()
-  c.finetune.test, c.finetune.predict_test = "x.json", True
-  refuse(c, "finetune.test='x.json' would not be used.*SQuAD")
-
-
-def test_an_own_task_needs_its_files():
-  c = finetune_own.get_config()
-  c.finetune.text, c.finetune.predict_test = "text", True
-  c.finetune.train = "y.csv"
-  refuse(c, "finetune.dev names no file")
-  c.finetune.dev = "z.csv"
-  refuse(c, "finetune.test names no file.*--config.finetune.test=FILE")
-  c.finetune.test = "x.csv"
-  check_files(c)
-
-
-def test_a_data_set_of_all_splits_names_none():
-  c = finetune_glue.get_config("mnli")
-  c.finetune.data = (
-    "hf:nyu-mll/glue split=train"  # the dev set would be the same
-  )
-  refuse(c, "finetune.data='hf:nyu-mll/glue split=train'")
-
-
-@pytest.mark.parametrize("name", ["squad", "mnli"])
-def test_a_dry_run_names_the_test_set_of_a_task_that_has_one(name):
-  module = finetune_squad if name == "squad" else finetune_glue
+@pytest.mark.parametrize(
+  ("module", "changes", "message"),
+  [
+    (
+      finetune_glue,
+      {"dev": "x.tsv", "tasks": "mrpc,rte"},
+      "finetune.dev is the file of one task, .*'mrpc,rte' names 2",
+    ),
+    (
+      finetune_glue,
+      {"data": "hf:nyu-mll/glue split=train"},  # dev would be the same
+      "finetune.data='hf:nyu-mll/glue split=train'",
+    ),
+    (finetune_own, {"train": "y.csv"}, "finetune.dev names no file"),
+    (
+      finetune_own,
+      {"train": "y.csv", "dev": "z.csv", "predict_test": True},
+      "finetune.test names no file.*--config.finetune.test=FILE",
+    ),
+    (finetune_squad, {"train": "hf:a/b split=train", "dev": "y.json"}, ""),
+  ],
+)
+def test_files_that_do_not_suit_the_tasks_are_refused(module, changes, message):
   c = module.get_config()
-  c.finetune.tasks, c.finetune.predict_test = name, True
-  text = task_data.describe_task(parse_options(c.to_dict()), name)
-  assert "train: " in text and "dev: " in text
-  assert ("test: " in text) == (name == "mnli")
+  c.finetune.update({"text": "text"} | changes)
+  options = parse_options(c.to_dict())
+  if message:
+    with pytest.raises(InputError, match=message):
+      task_data.check_files(options)
+  else:
+    task_data.check_files(options)
+
+
+@pytest.mark.parametrize(
+  ("name", "changes", "splits"),
+  [
+    ("mnli", {}, ["train", "dev", "dev_mismatched"]),
+    ("rte", {"predict_test": True}, ["train", "dev", "test"]),
+    ("rte", {"test": "x.tsv"}, ["train", "dev", "test"]),
+    ("squad", {"predict_test": True}, ["train", "dev"]),
+  ],
+)
+def test_test_sets_are_read_if_they_are_used(name, changes, splits):
+  c = finetune_glue.get_config()
+  c.finetune.update({"tasks": name} | changes)
+  options = parse_options(c.to_dict())
+  assert options.list_splits(TASKS[name]) == splits

@@ -42,9 +42,9 @@ def make_inputs():
   }
 
 
-def compute_terms(kind, inputs, *, train=False, reduction="mean", logits=None):
+def compute_terms(kind, inputs, *, train=False, logits=None):
   model = StubModel(logits)
-  options = dict(kind=kind, model=model, train=train, reduction=reduction)
+  options = dict(kind=kind, model=model, train=train)
   terms = task_losses.task_terms(None, inputs, KEYS_B, {}, **options)
   return jax.device_get(terms), model.keys
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from truenegs_jax.finetune.leaderboard import GLUE
+from truenegs_jax.finetune.results import GLUE
 from truenegs_jax.robustness.scores import SIDES
 from truenegs_jax.study import tables
 from truenegs_jax.study.tables import Comparison, Score

@@ -34,13 +34,9 @@ RESULT = {
   "failure": "",
   "scores": {"dev": {"accuracy": 50.0}},
   "step": 3,
-  "steps": 3,
   "secs": 1.0,
-  "rows_per_s": 2.0,
   "answers": {"dev": {"keys": ["1"], "golds": ["a"], "answers": ["b"]}},
   "provenance": {"config": {"seed": 0}, "data": {"dev": "1"}},
-  "notes": [],
-  "mistakes": [],
 }
 SST2 = TASKS["sst2"]
 VOCABULARY = {entry: i for i, entry in enumerate([*SPECIALS, "swan"])}

@@ -99,11 +99,10 @@ def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
     ]
     text = "".join(json.dumps(record) + "\n" for record in records)
     (path / "metrics.jsonl").write_text(text)
-    mistake = {"text": HOSTILE_IMAGE, "gold": "entailment", "answer": "not"}
     result = {
-      **{"task": "rte", "seed": seed, "failure": "", "step": 5, "secs": 9.0},
-      **{"scores": {"dev": {"accuracy": score}}, "notes": ["few rows"]},
-      "mistakes": [mistake],
+      **{"task": "rte", "seed": seed, "step": 5, "secs": 9.0},
+      "failure": HOSTILE_IMAGE if seed == 1 else "",
+      "scores": {"dev": {"accuracy": score}},
     }
     _write(path / "result.json", result)
   results = {"command": "truenegs main --config=finetune_glue"}

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.batches import encode, truncated_sizes
 from truenegs_jax.tasks.task import TASKS, EncodedRows, Example
@@ -92,12 +91,9 @@ def test_batches_contain_exactly_their_rows(epoch):
         expected = [] if row < 0 else getattr(ENCODED, name)[row]
         np.testing.assert_array_equal(batch[name][b, :n], expected)
         assert not batch[name][b, n:].any()
-      for name in ("label", "score"):
-        assert batch[name][b] == max(row, 0)
-    types = {name: str(values.dtype) for name, values in batch.items()}
-    floats = {name for name, dtype in types.items() if dtype == "float32"}
-    assert floats == {"score", "weight"}
-    assert set(types.values()) == {"float32", "int32"}
+      assert batch["label"][b] == batch["score"][b] == max(row, 0)
+    floats = [name for name, x in batch.items() if x.dtype == np.float32]
+    assert sorted(floats) == ["score", "weight"]
 
 
 def test_batches_have_the_smallest_bucket_that_fits():
@@ -110,14 +106,11 @@ def test_batches_have_the_smallest_bucket_that_fits():
     assert length == min(n for n in allowed if n >= longest)
     lengths.add(length)
   assert LIMIT in lengths and len(lengths) > 3
+  above_all = epoch_batches(make_encoded(40, longest=600), limit=700)
+  assert max(batch["tokens"].shape[1] for batch in above_all) == 700
   ungrouped = padding_share(epoch_batches(ENCODED, window=1))
   share = padding_share(epoch_batches(ENCODED))
   assert padding_share(IN_ORDER) < share < 0.6 * ungrouped
-
-
-def test_rows_above_all_buckets_are_padded_to_the_limit():
-  epoch = epoch_batches(make_encoded(40, longest=600), limit=700)
-  assert max(batch["tokens"].shape[1] for batch in epoch) == 700
 
 
 def test_a_batch_depends_only_on_seed_and_step():
@@ -129,11 +122,6 @@ def test_a_batch_depends_only_on_seed_and_step():
     ]
     for name, values in pair[0].items():
       np.testing.assert_array_equal(values, pair[1][name])
-  other = make_encoded(1030, seed=1)  # the cache distinguishes rows
-  np.testing.assert_array_equal(
-    epoch_batches(other)[0]["tokens"],
-    epoch_batches(make_encoded(seed=1))[0]["tokens"],
-  )
 
 
 def test_orders_differ_between_seeds_and_epochs():
@@ -156,15 +144,12 @@ def test_other_rows_meet_in_the_next_epoch_of_few_batches():
 
 
 def test_batches_are_not_ordered_by_length():
-  lengths, by_other_seed, in_next_epoch = (
-    [batch["tokens"].shape[1] for batch in epoch_batches(ENCODED, e, seed=seed)]
-    for e, seed in ((0, SEED), (0, SEED + 1), (1, SEED))
-  )
+  lengths = [batch["tokens"].shape[1] for batch in epoch_batches(ENCODED)]
+  next_epoch = [x["tokens"].shape[1] for x in epoch_batches(ENCODED, 1)]
   for one, other in (
     (lengths, range(len(lengths))),
     (lengths[1:], lengths[:-1]),
-    (lengths, by_other_seed),
-    (lengths, in_next_epoch),
+    (lengths, next_epoch),
   ):
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.3
 
@@ -182,19 +167,16 @@ def test_the_incomplete_batch_is_drawn_regardless_of_length():
 
 
 @pytest.mark.parametrize(
-  ("num_rows", "batch_size", "epochs", "steps"),
+  ("num_rows", "epochs", "steps"),
   [
-    (7336, 32, 3, 690),  # MRPC, in both orders
-    (2490, 32, 10, 780),  # RTE
-    (50 * 32, 32, 1.1, 55),  # 1.1 * 50 is above 55 in floats
-    (7336, 32, 0.101, 24),
-    (1, 32, 1, 1),
+    (7336, 3, 690),  # MRPC, in both orders
+    (50 * 32, 1.1, 55),  # 1.1 * 50 is above 55 in floats
+    (7336, 0.101, 24),
+    (1, 1, 1),
   ],
 )
-def test_an_incomplete_batch_counts_as_a_step(
-  num_rows, batch_size, epochs, steps
-):
-  assert batches.num_steps(num_rows, batch_size, epochs) == steps
+def test_an_incomplete_batch_counts_as_a_step(num_rows, epochs, steps):
+  assert batches.num_steps(num_rows, 32, epochs) == steps
 
 
 # --- encoding
@@ -277,13 +259,6 @@ def test_scores_are_scaled():
   rows = [example("a", "b", score) for score in (4.0, 1.0)]
   targets = encode(rows, task, TOKENIZER, length=9).targets
   assert targets["label"].tolist() == [1, -1]
-
-
-def test_rejects_unknown_and_partly_missing_labels():
-  task = TASKS["rte"]
+  assert targets["label"].dtype == np.float32
   unlabelled = example("a", "b", None)
   assert encode([unlabelled], task, TOKENIZER, length=9).targets == {}
-  for label in ("maybe", 1.0, None):
-    rows = [example("a", "b", "entailment"), example("a", "b", label)]
-    with pytest.raises(DataError, match=f"x.tsv:7: label {label!r} is unknown"):
-      encode(rows, task, TOKENIZER, length=9)

@@ -6,17 +6,18 @@ import lzma
 import re
 import string
 
+import datasets
 import numpy as np
 import pytest
-from tests.support.tokenizer_files import write_files, write_vocabulary
 
 from support.texts import COMPRESSORS
+from support.tokenizer_files import write_files
 from truenegs_jax.data.tokenizer import (
   SPECIALS,
   load_tokenizer,
   make_tokenizer,
 )
-from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks.scoring import question_scores
 from truenegs_jax.tasks.squad import (
   NO_ANSWER,
@@ -85,18 +86,24 @@ def perfect_logits(windows, spans, value=1.0):
   return logits
 
 
-def gold_spans(windows, answer=0) -> np.ndarray:
+def gold_spans(windows, tokenizer=BERT, answer=0) -> np.ndarray:
   """Returns first and after-last piece of each question's n-th answer."""
   spans = []
   for q, context in zip(windows.questions, windows.contexts, strict=True):
     text, start = q.answers[min(answer, len(q.answers) - 1)]
-    [ids] = windows.tokenizer.encode_lines([text])
+    [ids] = tokenizer.encode_lines([text])
     span = find_answer_span(context, start, start + len(text), ids)
     spans.append((-1, -1) if span is None else span)
   return np.array(spans)
 
 
 # --- reading
+
+BIRDS = [
+  question("The mute swan sings, a swan.", "swan", "mute swan", key="a"),
+  question("A bird is here.", "bird", key="b"),
+  question("Three of them.", "Three", key="c"),
+]
 
 
 def as_json(questions) -> dict:
@@ -111,43 +118,6 @@ def as_json(questions) -> dict:
   return {"version": "1.1", "data": list(articles.values())}
 
 
-def without_locations(questions) -> list[tuple]:
-  return [dataclasses.astuple(q)[:-1] for q in questions]
-
-
-BIRDS = [
-  question("The mute swan sings, a swan.", "swan", "mute swan", key="a"),
-  question("A bird is here.", "bird", key="b"),
-  question("Three of them.", "Three", key="c"),
-]
-
-
-@pytest.mark.parametrize("suffix", ["", ".xz"])
-def test_reads_plain_and_compressed_files(tmp_path, suffix):
-  path = tmp_path / f"dev.json{suffix}"
-  path.write_bytes(COMPRESSORS[suffix](json.dumps(as_json(BIRDS)).encode()))
-  questions = read_squad(str(path))
-  assert without_locations(questions) == without_locations(BIRDS)
-  location = f"{path}: article 1 (Title 0), paragraph 2, question b"
-  assert questions[1].location == location
-
-
-def test_reads_saved_data_sets(tmp_path):
-  datasets = pytest.importorskip("datasets")
-  datasets.disable_progress_bars()
-  split = datasets.Dataset.from_list(as_rows(BIRDS))
-  datasets.DatasetDict({"validation": split}).save_to_disk(tmp_path / "set")
-  where = f"hf:{tmp_path / 'set'}"
-  for questions in (
-    read_squad(where, split="dev"),
-    read_squad(f"{where} split=validation", split="train"),
-  ):
-    assert without_locations(questions) == without_locations(BIRDS)
-    assert questions[2].location.endswith("[validation]: record 3, question c")
-  with pytest.raises(DataError, match="no split 'train'.* valid"):
-    read_squad(where, split="train")
-
-
 def as_rows(questions) -> list[dict]:
   """Converts questions to rows as `datasets` writes them."""
   rows = []
@@ -159,75 +129,92 @@ def as_rows(questions) -> list[dict]:
   return rows
 
 
-def test_reads_rows_in_lines_in_an_array_and_in_an_object(tmp_path):
-  rows = as_rows(BIRDS)
-  path = tmp_path / "x.json"
-  for content in (
-    "\n".join(map(json.dumps, rows)),
-    json.dumps(rows),
-    json.dumps({"data": rows}),
+def without_locations(questions) -> list[tuple]:
+  return [dataclasses.astuple(q)[:-1] for q in questions]
+
+
+@pytest.mark.parametrize(
+  ("name", "content"),
+  [
+    ("dev.json.xz", json.dumps(as_json(BIRDS))),
+    ("x.json", "\n".join(map(json.dumps, as_rows(BIRDS)))),
+    ("x.jsonl", json.dumps(as_rows(BIRDS))),
+    ("x.json", json.dumps({"data": as_rows(BIRDS)})),
+    ("x.jsonl", json.dumps(as_rows(BIRDS)[0])),  # a single line
+  ],
+)
+def test_reads_every_form_of_a_file(tmp_path, name, content):
+  path = tmp_path / name
+  pack = COMPRESSORS.get(path.suffix, COMPRESSORS[""])
+  path.write_bytes(pack(content.encode()))
+  questions = read_squad(str(path))
+  expected = BIRDS[: len(questions)]
+  assert without_locations(questions) == without_locations(expected)
+  if name == "dev.json.xz":
+    location = f"{path}: article 1 (Title 0), paragraph 2, question b"
+    assert questions[1].location == location
+
+
+def test_reads_saved_data_sets(tmp_path):
+  split = datasets.Dataset.from_list(as_rows(BIRDS))
+  datasets.DatasetDict({"validation": split}).save_to_disk(tmp_path / "set")
+  where = f"hf:{tmp_path / 'set'}"
+  for questions in (
+    read_squad(where, split="dev"),
+    read_squad(f"{where} split=validation", split="train"),
   ):
-    path.write_text(content)
-    questions = read_squad(str(path))
     assert without_locations(questions) == without_locations(BIRDS)
-  path.write_text(json.dumps(rows[0]))  # a single line
-  assert without_locations(read_squad(str(path))) == without_locations(
-    BIRDS[:1]
+    assert questions[2].location.endswith("[validation]: record 3, question c")
+
+
+def test_ids_become_text_and_answers_move_to_the_nearest_occurrence(tmp_path):
+  data = as_json(BIRDS)
+  [qa], [other] = (x["qas"] for x in data["data"][0]["paragraphs"])
+  qa["id"] = 1000
+  qa["answers"][0]["answer_start"] = 21
+  other["answers"][0]["answer_start"] = -13
+  (tmp_path / "x.json").write_text(json.dumps(data))
+  first, *rest = read_squad(str(tmp_path / "x.json"))
+  assert (first.key, first.answers) == (
+    "1000",
+    (("swan", 23), ("mute swan", 4)),
   )
-  del rows[1]["answers"]["answer_start"]
-  path.write_text(json.dumps(rows))
-  with pytest.raises(DataError, match="article 2 .*'answer_start' must be"):
-    read_squad(str(path))
-
-
-def test_numbers_as_ids_become_text(tmp_path):
-  data = as_json(BIRDS)
-  data["data"][0]["paragraphs"][0]["qas"][0]["id"] = 1000
-  (tmp_path / "x.json").write_text(json.dumps(data))
-  assert read_squad(str(tmp_path / "x.json"))[0].key == "1000"
-
-
-def test_misplaced_answers_move_to_the_nearest_occurrence(tmp_path):
-  data = as_json(BIRDS)
-  data["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 21
-  data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] = -13
-  (tmp_path / "x.json").write_text(json.dumps(data))
-  moved = []
-  first, *rest = read_squad(str(tmp_path / "x.json"), moved=moved)
-  assert first.answers == (("swan", 23), ("mute swan", 4))
-  assert moved == [first.location, rest[0].location]
   assert without_locations(rest) == without_locations(BIRDS[1:])
+
+
+FORM = "not in the form of SQuAD"
 
 
 @pytest.mark.parametrize(
   ("content", "message"),
   [
-    ("[1]", "article 1: 'context' must be of type str"),
+    ("[1]", f"x.json: {FORM}"),
     ("1", "int, not a JSON object"),
-    ("{}\n{}\n", "json:1: 'paragraphs' must be of type list"),  # lines
+    ("{}\n{}\n", f"json:1: {FORM}"),  # lines
     ('{"data": []}', "no questions"),
+    ('{"data": [{"paragraphs": 3}]}', f"article 1: {FORM}"),
+    (json.dumps([{**as_rows(BIRDS)[0], "answers": {"text": []}}]), FORM),
   ],
 )
-def test_rejects_damaged_files(tmp_path, content, message):
+def test_damaged_files_are_refused(tmp_path, content, message):
   (tmp_path / "x.json").write_text(content)
   with pytest.raises(DataError, match=message):
     read_squad(str(tmp_path / "x.json"))
 
 
-MISSING = object()
-
-
 @pytest.mark.parametrize(
   ("level", "key", "value", "message"),
   [
-    ("paragraph", "context", MISSING, ": 'context' must be of type str"),
-    ("question", "id", "a", "question a: .*already in .*paragraph 1"),
-    ("paragraph", "context", " \n", ": 'context' is blank"),
-    ("answer", "text", "heron", "question b: .*'heron' .*2, points at 'bird '"),
-    ("question", "answers", [], "question b: .*SQuAD v2.0 is not"),
+    ("paragraph", "context", None, f", question b: {FORM}"),
+    ("paragraph", "context", 3, f", question b: {FORM}"),
+    ("question", "id", "a", ", question a: .*already in .*paragraph 1"),
+    ("question", "question", " \n", ", question b: .* is blank"),
+    ("answer", "text", "heron", ", question b: .*'heron' does not occur"),
+    ("answer", "answer_start", "2", f", question b: {FORM}"),
+    ("question", "answers", [], ", question b: .*SQuAD v2.0 is not"),
   ],
 )
-def test_rejects_bad_records_and_names_the_location(
+def test_bad_records_are_refused_by_their_location(
   tmp_path, level, key, value, message
 ):
   data = as_json(BIRDS)
@@ -236,33 +223,12 @@ def test_rejects_bad_records_and_names_the_location(
   answer = question_b["answers"][0]
   record = dict(paragraph=paragraph, question=question_b, answer=answer)[level]
   record[key] = value
-  if value is MISSING:
-    del record[key]
   (tmp_path / "x.json").write_text(json.dumps(data))
-  message = r"article 1 \(Title 0\), paragraph 2(, )?" + message
-  with pytest.raises(DataError, match=message):
+  with pytest.raises(DataError, match=r"\(Title 0\), paragraph 2" + message):
     read_squad(str(tmp_path / "x.json"))
 
 
-def test_rejects_missing_files():
-  with pytest.raises(UnavailableError, match="no such file"):
-    read_squad("none.json")
-  with pytest.raises(DataError, match="a folder"):
-    read_squad(".")
-
-
 # --- windows
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_pieces_of_words_match_the_tokenizer(seed):
-  texts = [q.context for q in make_questions(40, seed)]
-  contexts = tokenize_contexts(texts, BERT)
-  ids = [contexts[text].pieces_T.tolist() for text in texts]
-  assert ids == BERT.encode_lines(texts)
-  for text in texts:
-    words = [text[a:b] for a, b in contexts[text].words_Wx2]
-    assert words == re.split("[ \t\r\n\u202f]+", text.strip(" \t\r\n\u202f"))
 
 
 def test_pieces_of_byte_level_bpe_have_no_white_space(tmp_path):
@@ -277,32 +243,25 @@ def test_pieces_of_byte_level_bpe_have_no_white_space(tmp_path):
 
 def plan_like_bert(num_pieces, room, stride):
   """Runs BERT's loops: starts and sizes of windows, and each piece's window."""
-  windows, start = [], 0
-  while True:
-    size = min(num_pieces - start, room)
-    windows.append((start, size))
-    if start + size >= num_pieces:
-      break
-    start += min(size, stride)
+  starts = [0]
+  while starts[-1] + room < num_pieces:
+    starts.append(starts[-1] + min(room, stride))
+  windows = [(start, min(num_pieces - start, room)) for start in starts]
   holders = []
   for piece in range(num_pieces):
-    best, holder = None, None
+    scores = {}
     for number, (start, size) in enumerate(windows):
-      before, after = piece - start, start + size - 1 - piece
-      if before < 0 or after < 0:
-        continue
-      score = min(before, after) + 0.01 * size
-      if best is None or score > best:
-        best, holder = score, number
-    holders.append(holder)
+      context = min(piece - start, start + size - 1 - piece)
+      if context >= 0:
+        scores[number] = context + 0.01 * size
+    holders.append(max(scores, key=scores.get))
   return windows, holders
 
 
 @pytest.mark.parametrize("stride", [1, 7, 128])
-@pytest.mark.parametrize("room", [1, 6, 40, 300])
+@pytest.mark.parametrize("room", [1, 6, 40])
 def test_windows_match_bert(room, stride):
-  sizes = [0, 1, room - 1, room, room + 1, room + 8, 100]
-  for num_pieces in sizes if stride < 128 else [*sizes, 310, 400, 470]:
+  for num_pieces in (0, 1, room - 1, room, room + 1, room + 8, 310):
     windows, holders = plan_like_bert(num_pieces, room, stride)
     starts, masks = plan_windows(num_pieces, room, stride)
     assert list(zip(starts, map(len, masks), strict=True)) == windows
@@ -311,11 +270,10 @@ def test_windows_match_bert(room, stride):
       assert pieces == [p for p, h in enumerate(holders) if h == number]
 
 
-@pytest.mark.parametrize("length", [20, 37])
-def test_rows_contain_question_and_window(length):
+def test_rows_contain_question_and_window():
   questions = make_questions(30, 0)
   windows = make_windows(
-    questions, BERT, train=False, length=length, stride=5, question_length=6
+    questions, BERT, train=False, length=20, stride=5, question_length=6
   )
   encoded = windows.encoded
   assert not encoded.targets
@@ -332,7 +290,7 @@ def test_rows_contain_question_and_window(length):
     assert encoded.tokens[row].tolist() == [*prefix, *pieces, BERT.sep]
     assert encoded.types[row].tolist() == [0] * len(prefix) + [1] * (size + 1)
     assert windows.offset_N[row] == len(prefix)
-    assert len(encoded.tokens[row]) <= length
+    assert len(encoded.tokens[row]) <= 20
     assert encoded.tokens[row].dtype == encoded.types[row].dtype == np.int32
 
 
@@ -381,11 +339,6 @@ def test_answer_spans_are_its_pieces_or_whole_words():
   assert find_answer_span(invisible, 0, 1, []) is None
 
 
-def test_rejects_rows_without_room_for_a_context():
-  with pytest.raises(InputError, match="length=67"):
-    make_windows(BIRDS, BERT, train=True, length=67)
-
-
 # --- answers
 
 
@@ -398,7 +351,7 @@ def test_perfect_logits_give_the_gold_texts(tokenizer, seed):
     questions, tokenizer, train=False, length=90, stride=9, question_length=20
   )
   assert len(windows.is_max_context) > 3 * len(questions)
-  spans = gold_spans(windows)
+  spans = gold_spans(windows, tokenizer)
   answers = best_answers(windows, perfect_logits(windows, spans))
   num_exact = 0
   for q, span, context, answer in zip(
@@ -411,27 +364,6 @@ def test_perfect_logits_give_the_gold_texts(tokenizer, seed):
       assert answer == gold.strip(" \t\n\u202f\u200b")
       num_exact += 1
   assert num_exact > 40
-
-
-def test_offsets_match_transformers(tmp_path):
-  transformers = pytest.importorskip("transformers")
-  write_vocabulary(VOCAB, tmp_path / "vocab.txt")
-  bert = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
-  words = [w for w in WORDS if "\u0301" not in w and "\u0307" not in w]
-  rng = np.random.default_rng(0)
-  context = " ".join([*rng.choice(words, 300), "École", "Çafé–ñ"])
-  expected = bert(
-    context, return_offsets_mapping=True, add_special_tokens=False
-  )
-  windows = make_windows([question(context, "the")], BERT, train=False)
-  [tokenized] = windows.contexts
-  assert expected["input_ids"] == tokenized.pieces_T.tolist()
-  for piece, (a, b) in enumerate(expected["offset_mapping"]):
-    logits = perfect_logits(windows, np.array([[piece, piece + 1]]))
-    [text] = best_answers(windows, logits, num_best=1)
-    is_same_word_T = tokenized.word_T == tokenized.word_T[piece]
-    if BERT.unk not in tokenized.pieces_T[is_same_word_T]:
-      assert text == context[a:b]
 
 
 def top_20(scores):
@@ -522,7 +454,7 @@ def test_real_gold_spans_give_their_texts(tmp_path, real_data):
   golds = [[text for text, _ in q.answers] for q in questions[:500]]
   exact = np.zeros(500)
   for number in range(max(map(len, golds))):
-    logits = perfect_logits(windows, gold_spans(windows, number))
+    logits = perfect_logits(windows, gold_spans(windows, bert, number))
     answers = best_answers(windows, logits, num_best=1)
     exact = np.maximum(exact, question_scores(golds, answers)["em"])
   assert exact.mean() >= 99.5

@@ -291,8 +291,6 @@ def test_heads_of_equal_names_are_told_apart(folders, tmp_path, saved):
   head |= {"classifier.bias": np.zeros(2, np.float32)}
   edit_tensors(folder, head | {"head.norm.weight": np.ones(32, np.float32)})
   edit_config(folder, {"architectures": [f"ModernBert{saved}"]})
-  kind = "spans" if saved == "ForQuestionAnswering" else ""
-  assert match.detect_task_head(find.Weights(str(folder)).encoder()) == kind
   model = _downstream("bert", "dense")
   _, lines = load_params(folder, model)
   assert lines[0].endswith(": classifier, head.")

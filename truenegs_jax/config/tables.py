@@ -43,21 +43,17 @@ class Finetune(Section):
     "", 'Development file of a single task, as `train`; "" is in `data`.'
   )
   test: str = free_key(
-    "", 'Test file of a single task, as `train`; "" is in `data`.'
+    "", 'Test file of a single task, to answer; "" is in `data`, as `train`.'
   )
   rows: int = key(0, "Number of training rows, at most; 0 takes all.")
   epochs: float = key(
     0.0, "Passes over the training rows; 0 is the task's number.", high=1000
   )
   predict_test: bool = free_key(
-    False, "True answers test sets, and writes files for GLUE's server."
+    False, "True answers GLUE's test sets, and writes files for its server."
   )
   head_dropout: float = key(
     0.1, "Dropout rate before the output layer.", high=0.99
-  )
-  loss: str = choice(
-    ("mean", "sum"),
-    'Loss of a batch: "mean" over its rows, or "sum", as in ELECTRA\'s code.',
   )
   warmup: float = key(
     0.1,
@@ -70,9 +66,6 @@ class Finetune(Section):
     " paper's for the size of the network, 0.8 or for large ones 0.9; 1 is the"
     " same rate for all layers.",
     high=1,
-  )
-  window: int = key(
-    50, "Batches whose rows are sorted by length together; 1 sorts none.", low=1
   )
   evals_per_epoch: int = key(
     0, "Scores of the dev set in an epoch; 0 is only at the end."
@@ -88,9 +81,6 @@ class Finetune(Section):
     128,
     "Tokens from the start of a window to that of the next in SQuAD.",
     low=1,
-  )
-  question_length: int = key(
-    64, "Number of tokens of a question of SQuAD, at most.", low=1
   )
   text: str = key(
     "", 'Column of the text in your own files, or two: "FIRST,SECOND".'
@@ -288,12 +278,11 @@ TABLES: dict[str, Table] = {
     Robustness.list_keys("robustness."),
     {
       "batch_size": {"default": 32, "meaning": "Number of rows of a batch."},
-      "data.vocab": {"default": "init"},
       "length": {
         "default": 0,
         "low": 0,
         "meaning": "Number of tokens of a row, at most; 0 is that of the"
-        " fine-tuning, or else 512 (GLUE: 128).",
+        " fine-tuning.",
       },
     },
   ),

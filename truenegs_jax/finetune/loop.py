@@ -1,22 +1,22 @@
 """Fine-tunes a network on a task, with the step and the loop of pre-training.
 
 All seeds of a task share its compiled functions. Batches and random draws are
-functions of seed and step, so an interrupted run is simply repeated.
+functions of seed and step, so an interrupted run is repeated from its start.
 """
 
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import optax
 from rich.console import Console
 
-from truenegs_jax.finetune import leaderboard, results, task_data
-from truenegs_jax.finetune.options import FinetuneOptions
-from truenegs_jax.finetune.task_data import TaskData
+from truenegs_jax.finetune import results, task_data
+from truenegs_jax.finetune.start import Predictor
+from truenegs_jax.finetune.task_data import FinetuneOptions, TaskData
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime import cpu
@@ -60,7 +60,7 @@ class TrainingSetup:
     count = max(round(options.finetune.evals_per_epoch * epochs), 1)
     evals = {round(self.steps * (i + 1) / count) for i in range(count)}
     self.eval_steps = evals - {0, self.steps}
-    self.predictor = task_data.Predictor(options, model)
+    self.predictor = Predictor(options, model)
     mesh = self.predictor.mesh
     spec = options.mesh_spec
     tx, self.learning_rate = make_optimizer(options, model, self.steps)
@@ -76,7 +76,6 @@ class TrainingSetup:
       kind=data.task.kind,
       model=self.predictor.model,
       train=True,
-      reduction=options.finetune.loss,
     )
     step = step_lib.make_train_step(
       sharding.gather_params(terms, mesh, spec),
@@ -95,18 +94,13 @@ class TrainingSetup:
   def describe(self) -> str:
     """Describes rows and recipe in one line."""
     o = self.options
-    data = self.data
     width = self.model.config.width
     texts = (
-      f"{data.task.title}: {len(data.train.tokens):,} training rows",
-      f"{len(data.dev.examples):,} dev examples",
+      *self.data.describe(),
       f"{self.steps:,} steps of {o.batch_size} rows",
       f"peak learning rate {o.peak_rate(width):g}",
       f"layer decay {o.decay(width):g}, head {self.model.head!r}",
       f"attention {self.predictor.attention}",
-      f"{data.train.num_cut:,} rows truncated",
-      *data.describe_classes(),
-      *data.notes,
     )
     return ", ".join(texts)
 
@@ -190,36 +184,32 @@ class SeedRun:
     setup = self.setup
     answers: dict[str, Any] = {}
     scores: dict[str, dict[str, float]] = {}
-    mistakes: list[dict[str, Any]] = []
     for name, split in setup.data.splits.items():
-      outputs, answers_Q = self.answer(params, split, f"Answering {name}, rows")
-      answers[name] = split.to_json(answers_Q)
-      if name == "dev":
-        mistakes = task_data.find_mistakes(split, outputs, answers_Q)
+      answers_Q = self.answer(params, split, f"Answering {name}, rows")
       if split.golds:
         scores[name] = split.score(answers_Q)
+      answers[name] = {
+        "keys": [x.key for x in split.examples],
+        "golds": [*split.golds],
+        "answers": [*answers_Q],
+      }
     dev = answers["dev"]
     useless = task_data.find_failure(dev["golds"], dev["answers"])
-    secs = self.clock.secs_per_step(step) * step
     return results.Result(
       task=setup.data.task.name,
       seed=self.seed,
       failure=self.failure or useless,
       scores=scores,
       step=step,
-      steps=setup.steps,
-      secs=secs,
-      rows_per_s=step * setup.options.batch_size / secs,
+      secs=self.clock.secs_per_step(step) * step,
       answers=answers,
       provenance=setup.provenance,
-      notes=list(setup.data.notes),
-      mistakes=mistakes,
     )
 
   def answer(
     self, params: optax.Params, split: task_data.EvalSplit, title: str
-  ) -> tuple[Any, Any]:
-    """Returns the outputs for the rows of a split, and its answers."""
+  ) -> Sequence[task_data.Answer]:
+    """Returns the answers to a split."""
     return self.setup.predictor.answer(
       params, split, console=self.console, title=title, check=self.check
     )
@@ -236,7 +226,6 @@ class SeedRun:
       batch_size=options.batch_size,
       seed=self.seed,
       limit=options.length,
-      window=options.finetune.window,
     )
     on_device = sharding.place_batch(batch, setup.predictor.mesh)
     return setup.train_step(state, on_device, {})
@@ -252,10 +241,10 @@ class SeedRun:
   def evaluate(self, done: int, state: step_lib.TrainState) -> None:
     """Scores the dev set and writes a record."""
     dev = self.setup.data.dev
-    _, answers_Q = self.answer(state.params, dev, "Evaluating, rows")
+    answers_Q = self.answer(state.params, dev, "Evaluating, rows")
     self.write({"step": done, "split": "dev", **dev.score(answers_Q)})
 
   def describe(self, record: metrics_file.Record) -> str:
     """Describes a record of an evaluation for the terminal."""
     scores = {x: record[x] for x in self.setup.data.task.metrics}
-    return f"dev at {record['step']:,}: {leaderboard.format_scores(scores)}"
+    return f"dev at {record['step']:,}: {results.format_scores(scores)}"

@@ -11,20 +11,19 @@ import json
 import pathlib
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.finetune import leaderboard, loop, results, task_data
-from truenegs_jax.finetune.options import FinetuneOptions, parse_options
+from truenegs_jax.finetune import loop, results, task_data
 from truenegs_jax.finetune.start import Start, resolve
-from truenegs_jax.report.page import Table, print_table
+from truenegs_jax.finetune.task_data import FinetuneOptions, parse_options
+from truenegs_jax.report.page import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, paths, progress
 from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.stats.intervals import Comparison
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, sharding
@@ -69,7 +68,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   config = json.loads(c.to_json())
   is_dry = config.pop("dry_run", False)  # not saved
   task_data.check_files(options)
-  others: leaderboard.RunsByTask = {}
+  others: results.RunsByTask = {}
   if against := options.finetune.against:
     others = results.load_all(paths.open_path("finetune.against", against))
     if not others:
@@ -78,7 +77,6 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         " the workdir of a fine-tuning."
       )
   files.check_no_run(workdir)
-  files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
   context = RunContext(workdir, console, options, config)
   results.check_unchanged(workdir, {files.CONFIG: config})
   if is_dry:
@@ -104,9 +102,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 
 def _describe_plan(context: RunContext) -> dict[str, str]:
-  """Describes weights, data, seeds and steps; reads no arrays."""
+  """Describes weights, data and seeds; reads no arrays and no rows."""
   o = context.options
-  names = context.options.task_names
+  tasks = [o.find_task(name) for name in o.task_names]
   mesh = sharding.make_mesh(o.mesh_spec)
   lines = {
     "dry run": "reads no rows; writes and compiles nothing",
@@ -115,26 +113,27 @@ def _describe_plan(context: RunContext) -> dict[str, str]:
   }
   if not o.init or find.is_local(o.init):
     start = resolve(o, context.report)
-    for task in map(o.find_task, names):
-      model = start.make_model(task)
+    for task in tasks:
       if task.name != OWN:  # which has classes when its file is read
         start.match_task(task)
-    config = model.config
-    lines |= {
-      "network": f"{start.role}, {config.layers} layers of {config.width}"
-      f" units, vocabulary of {config.vocab_size:,} entries",
-      "optimizer": f"peak learning rate {o.peak_rate(config.width):g},"
-      f" layer decay {o.decay(config.width):g}",
-      "export": hf_names.unsupported_reason(model) or o.finetune.export,
-    }
+    config = start.make_model(tasks[0]).config
+    lines["network"] = (
+      f"{start.role}, {config.layers} layers of {config.width} units,"
+      f" vocabulary of {config.vocab_size:,} entries"
+    )
   lines["batches"] = f"{o.batch_size} rows of at most {o.length} tokens"
   seeds = o.all_seeds
-  missing = context.count_missing()
   lines["runs"] = (
-    f"seeds {seeds[0]} to {seeds[-1]}; {missing:,} of"
-    f" {len(seeds) * len(names):,} runs are to train"
+    f"seeds {seeds[0]} to {seeds[-1]}; {context.count_missing():,} of"
+    f" {len(seeds) * len(tasks):,} runs are to train"
   )
-  return lines | {name: task_data.describe_task(o, name) for name in names}
+  for task in tasks:
+    texts = [f"{o.finetune.epochs or task.epochs:g} epochs"]
+    for split in o.list_splits(task):
+      where, exists = o.find_source(task, split)
+      texts.append(f"{split}: {where}{'' if exists else ' (missing)'}")
+    lines[task.name] = "; ".join(texts)
+  return lines
 
 
 def _train_missing(context: RunContext) -> signal.Signals | None:
@@ -180,7 +179,8 @@ def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
     for name in options.task_names:
       with progress.working(context.console, f"Reading {name}"):
         data = task_data.read_task_data(options, name, start.tokenizer)
-        provenance = start.provenance(data.task, data.fingerprints())
+        provenance = start.provenance(data.task)
+        provenance["data"] = data.fingerprints()
       results.check_unchanged(context.workdir, provenance, task=name)
       provenance[files.CONFIG] = context.config
       tasks.append((data, provenance))
@@ -210,7 +210,11 @@ def _train_run(
   params, result = seed_run.fine_tune(
     lambda: start.make_params(task, seed), context.lease.check
   )
-  context.report(f"  {leaderboard.describe_run(result)}")
+  failure = f"FAILED: {result.failure}; " if result.failure else ""
+  scores = results.format_scores(result.scores["dev"])
+  context.report(
+    f"  {failure}{scores}; step {result.step:,}, {result.secs:,.0f} s"
+  )
   params = distributed.to_host(params)
   with distributed.raise_everywhere(f"save {task.name} {seed}"):
     if distributed.is_first_process():
@@ -244,11 +248,8 @@ def _export(
       task=setup.data.task,
       origin=_describe_origin(setup, result),
     )
-  except errors.DiskError as e:
-    raise errors.DiskError(
-      f"'{output}' could not be written ({e.__cause__ or e}). Free some space"
-      " and run the same command again, which repeats this seed."
-    ) from e
+  except errors.DiskError:
+    raise
   except errors.TrueNegsError as e:
     return f"NOT EXPORTED: {errors.printable(e)}"
   return f"Exported to '{exported.output}'. {exported.summary}"
@@ -259,21 +260,19 @@ def _describe_origin(
 ) -> model_card.ModelOrigin:
   """Describes a run for its model card, without paths of this machine."""
   o = setup.options
-  data = setup.data
   hide = model_card.hide_folders
   names = " ".join(filter(None, [o.finetune.data, *o.files.values()]))
-  scores = leaderboard.format_scores(result.scores["dev"])
-  notes = "".join(f"; {note}" for note in result.notes)
   origin = f"`{hide(o.init)}`" if o.init else "weights drawn at random"
+  scores = results.format_scores(result.scores["dev"])
   return model_card.ModelOrigin(
     {
       "Training": f"""\
-* Data: {len(data.train.tokens):,} rows of `{hide(names)}`
+* Data: {len(setup.data.train.tokens):,} rows of `{hide(names)}`
 * Fine-tuned from: {origin}
 * Recipe: {result.step:,} steps of {o.batch_size} rows of at most
   {o.length} tokens, head `{setup.model.head}`, seed {result.seed}""",
       "Evaluation": f"""\
-Dev set: {len(data.dev.examples):,} examples, in percent: {scores}{notes}. Other
+Dev set: {len(setup.data.dev.examples):,} examples, in percent: {scores}. Other
 seeds have other scores; compare models by the mean of several.""",
     },
     limits=[f"Longer texts than {o.length} tokens were truncated."],
@@ -282,38 +281,25 @@ seeds have other scores; compare models by the mean of several.""",
 
 def _report_results(
   context: RunContext,
-  finished: leaderboard.RunsByTask,
-  others: leaderboard.RunsByTask,
+  finished: results.RunsByTask,
+  others: results.RunsByTask,
 ) -> None:
   """Prints the tables; writes results.json and GLUE's submissions."""
   with progress.working(context.console, "Comparing scores", brief=True):
-    compared, remarks = leaderboard.compare_results(finished, others)
-  tables = leaderboard.make_tables(finished, compared)
+    compared, remarks = results.compare_results(finished, others)
+  tables = results.make_tables(finished, compared)
   for table in tables:
     print_table(table, context.console)
   for remark in remarks:
     context.report(remark)
-  _save_results(context, compared, tables)
-  write_own_report(context.workdir, context.report)
-  if paths := _write_submissions(context.workdir / SUBMISSION, finished):
-    context.report(
-      "Submissions for GLUE, from the run of each task with the median dev"
-      f" score: {', '.join(map(str, paths))}"
-    )
-
-
-def _save_results(
-  context: RunContext,
-  compared: Mapping[str, Sequence[Comparison]],
-  tables: Sequence[Table],
-) -> None:
-  """Writes results.json with all finished runs, of any task and seed."""
-  runs_by_task = results.load_all(context.workdir)
   to_dict = dataclasses.asdict
-  tasks = {}
-  for name, runs in runs_by_task.items():
-    summary = leaderboard.summarize_runs(runs)
-    tasks[name] = {"summary": summary, "runs": [*map(to_dict, runs)]}
+  tasks = {
+    name: {
+      "summary": results.summarize_runs(runs),
+      "runs": [*map(to_dict, runs)],
+    }
+    for name, runs in finished.items()
+  }
   value = {
     "command": errors.rerun_command(),
     "config": context.config,
@@ -323,15 +309,21 @@ def _save_results(
   }
   path = context.workdir / files.RESULTS
   files.save_json(path, files.finite_or_null(value), indent=None)
+  write_own_report(context.workdir, context.report)
+  if paths := _write_submissions(context.workdir / SUBMISSION, finished):
+    context.report(
+      "Submissions for GLUE, from the run of each task with the median dev"
+      f" score: {', '.join(map(str, paths))}"
+    )
 
 
 def _write_submissions(
-  folder: pathlib.Path, finished: leaderboard.RunsByTask
+  folder: pathlib.Path, finished: results.RunsByTask
 ) -> list[pathlib.Path]:
   """Writes GLUE's files of the test sets, from each task's median run."""
   paths = []
   for name in TASKS.keys() & finished.keys():
-    for split, x in leaderboard.median_run(finished[name]).answers.items():
+    for split, x in results.median_run(finished[name]).answers.items():
       if split.startswith("test"):
         with disk_errors(folder):
           folder.mkdir(exist_ok=True)

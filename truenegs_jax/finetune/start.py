@@ -10,23 +10,30 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+import optax
 from rich.console import Console
 
 from truenegs_jax.config.sections import (
   FROM_WEIGHTS,
-  OPEN_SIZES,
   POSITIONS,
   SIZES,
 )
 from truenegs_jax.configs import finetune_squad
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import results, task_data
-from truenegs_jax.finetune.options import FinetuneOptions, parse_options
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.models import finetune
-from truenegs_jax.runtime import progress
+from truenegs_jax.finetune.task_data import (
+  Answer,
+  EvalSplit,
+  FinetuneOptions,
+  parse_options,
+)
+from truenegs_jax.models import attention, encoder, finetune
+from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
+from truenegs_jax.tasks import batches
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import SPANS, SQUAD, Question, Task
 from truenegs_jax.train import sharding
@@ -94,28 +101,20 @@ class Start:
       matched, seed=seed, complete=complete, report=self.weights.report
     )
 
-  def provenance(self, task: Task, data: Mapping[str, str]) -> dict[str, Any]:
-    """Returns `Result.provenance` without the config, in JSON's types."""
+  def provenance(self, task: Task) -> dict[str, Any]:
+    """Returns what results say of network and classes, in JSON's types."""
     model = self.make_model(task)
-    prints = {"weights": DRAWN, "head": DRAWN}
+    weights = DRAWN
     if matched := self.match_task(task):
-      network = matched.networks[self.role]
       names = matched.names[self.role]
-      loaded = network.arrays.load()
-      for key, is_head in (("weights", False), ("head", True)):
-        paths = [x for x in names if x.startswith(HEAD_PREFIXES) == is_head]
-        if paths or not is_head:
-          arrays = (loaded[names[x]] for x in sorted(paths))
-          prints[key] = results.fingerprint(x.tobytes() for x in arrays)
+      loaded = matched.networks[self.role].arrays.load()
+      paths = sorted(x for x in names if not x.startswith(HEAD_PREFIXES))
+      weights = task_data.fingerprint(loaded[names[x]].tobytes() for x in paths)
     return {
       "family": hf_names.network_names(model, self.role).family,
       "width": model.config.width,
-      "sizes": {x: getattr(model.config, x) for x in SIZES},
-      "backbone": model.backbone,
-      "vocabulary": self.tokenizer.fingerprint,
-      **prints,
+      "weights": weights,
       "labels": list(task.labels),
-      "data": data,
     }
 
 
@@ -155,23 +154,19 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
 def _choose_sizes(
   options: FinetuneOptions, source: Network | None
 ) -> Mapping[str, Any]:
-  """Returns the variant and the sizes that are set or those of the weights."""
+  """Returns the variant and the sizes, with weights those of the weights."""
   variant = options.model.variant
   sizes = {x: getattr(options.model, x) for x in SIZES}
   sizes = {name: size for name, size in sizes.items() if size}
-  if source is not None and variant == FROM_WEIGHTS:
-    for name, size in sizes.items():
-      raise InputError(
-        f"model.{name}={size} does not go with model.variant=init, which takes"
-        " all sizes of the weights. Remove it, or set"
-        " --config.model.variant=NAME."
-      )
-    sizes = dict(source.sizes)
-  elif source is not None:
-    for name in OPEN_SIZES:
-      if name in source.sizes:
-        sizes.setdefault(name, source.sizes[name])
-  return {"variant": variant, **sizes}
+  if source is None:
+    return {"variant": variant, **sizes}
+  if variant != FROM_WEIGHTS or sizes:
+    raise InputError(
+      f"model.variant={variant!r} and the sizes {sizes} are for a network drawn"
+      " at random, but init has weights, with their sizes. Set"
+      " --config.model.variant=init and no size."
+    )
+  return {"variant": variant, **source.sizes}
 
 
 def _load_tokenizer(
@@ -181,11 +176,6 @@ def _load_tokenizer(
   data = options.data
   if source is None or data.vocab != FROM_WEIGHTS:
     return tokenizer_lib.build_tokenizer(data, data.vocab)
-  if source.lowercase and not data.lowercase:
-    raise InputError(
-      f"data.lowercase=False, but {source.location} was trained on"
-      " lower-cased text. Remove --config.data.lowercase."
-    )
   strip_accents = tokenizer_lib.ACCENTS[data.accents]
   if data.accents == "auto":
     strip_accents = source.strip_accents
@@ -196,28 +186,82 @@ def _load_tokenizer(
   )
 
 
+class Predictor:
+  """A model's compiled forward pass, for any parameters of that model.
+
+  Its `attention` names the implementation of attention, which `model` has.
+  """
+
+  def __init__(self, options: FinetuneOptions, model: finetune.DownstreamModel):
+    self.options = options
+    self.mesh = sharding.make_mesh(options.mesh_spec)
+    implementation, self.attention = attention.choose(
+      options.model.attention,
+      [model.config],
+      self.mesh,
+      length=options.length,
+      check=True,
+    )
+    attending = encoder.replace_configs(model, attention=implementation)
+    self.model = attending
+
+    def predict_batch(params, inputs):
+      return attending.apply({"params": params}, inputs, None, method="logits")
+
+    self.predict_batch = jax.jit(
+      predict_batch, out_shardings=sharding.replicated_sharding(self.mesh)
+    )
+
+  def answer(
+    self,
+    params: optax.Params,
+    split: EvalSplit,
+    *,
+    console: Console,
+    title: str,
+    check: Callable[[], None] = lambda: None,
+  ) -> Sequence[Answer]:
+    """Returns the answers to a split; calls `check` before each batch."""
+    o = self.options
+    rows = len(split.encoded.tokens)
+    by_row: dict[int, np.ndarray] = {}
+    with progress.counting(console, title, rows, brief=True) as advance:
+      for batch in batches.batches_in_order(
+        split.encoded, batch_size=o.batch_size, limit=o.length
+      ):
+        with distributed.watch_step():
+          check()
+          inputs = {name: batch[name] for name in batches.INPUTS}
+          on_device = sharding.place_batch(inputs, self.mesh)
+          output_B = jax.device_get(self.predict_batch(params, on_device))
+        pairs = zip(batch["row"].tolist(), output_B, strict=True)
+        by_row |= {row: output for row, output in pairs if row >= 0}
+        advance(int((batch["row"] >= 0).sum()))
+      return split.decode_answers([by_row[row] for row in range(rows)])
+
+
 @dataclasses.dataclass(frozen=True)
 class FineTunedModel:
   """A model that answers questions, of one or several seeds."""
 
   seeds: Mapping[str, int | None]  # by folder; None of a model of others
   starts: tuple[Start, ...]  # of each seed
-  predictor: task_data.Predictor  # for the parameters of any seed
-  note: str  # what limits its scores: failed seeds, few epochs
+  predictor: Predictor  # for the parameters of any seed
+  note: str  # which seeds are left out, or ""
 
   @property
   def options(self) -> FinetuneOptions:
-    """How rows are read and made."""
+    """The config with which all seeds were fine-tuned, of the first folder."""
     return self.starts[0].options
 
   @property
   def network(self) -> str:
-    """The role and the width of the network."""
+    """Kind and width of the network, such as "BERT of 384 units"."""
     return f"{self.starts[0].role} of {self.predictor.model.config.width} units"
 
   def answer(
     self, questions: Sequence[Question], console: Console
-  ) -> list[Sequence[task_data.Answer]]:
+  ) -> list[Sequence[Answer]]:
     """Returns each seed's answers to questions with different keys."""
     task = task_lib.TASKS[SQUAD]
     with progress.working(console, "Encoding questions"):
@@ -228,11 +272,9 @@ class FineTunedModel:
     answers_S = []
     for folder, start in zip(self.seeds, self.starts, strict=True):
       params = start.make_params(task, seed=0, complete=True)
-      _, answers = self.predictor.answer(
-        jax.device_put(params, replicated),
-        split,
-        console=console,
-        title=f"Answering with '{folder}', rows",
+      title = f"Answering with '{folder}', rows"
+      answers = self.predictor.answer(
+        jax.device_put(params, replicated), split, console=console, title=title
       )
       answers_S.append(answers)
     return answers_S
@@ -266,15 +308,14 @@ def open_model(
   task = task_lib.TASKS[SQUAD]
   for start in starts:
     start.match_task(task)
-  predictor = task_data.Predictor(options, starts[0].make_model(task))
+  predictor = Predictor(options, starts[0].make_model(task))
   return FineTunedModel(seeds, starts, predictor, note)
 
 
 def _find_runs(init: str) -> tuple[dict[str, Result], str]:
   """Returns runs by the folders of their models, {} for models of others.
 
-  Runs that failed are left out. A note says so, and how the runs differ from
-  the published setting.
+  Runs that failed, or have no model, are left out; a note says so.
   """
   workdir = open_path("init", init)
   pool = results.load_all(workdir).get(SQUAD, [])
@@ -286,28 +327,20 @@ def _find_runs(init: str) -> tuple[dict[str, Result], str]:
       )
     return {}, ""
   runs: dict[str, Result] = {}
-  failed: list[str] = []
+  left_out: list[str] = []
   for x in pool:
     folder = results.run_folder(workdir, x.task, x.seed) / results.MODEL
-    if x.failure:
-      failed.append(f"seed {x.seed}, {x.failure}")
-    elif (folder / hf_folder.CONFIG).exists():
+    if not x.failure and (folder / hf_folder.CONFIG).exists():
       runs[str(folder)] = x
     else:
-      raise InputError(
-        f"init={init!r} lacks models of its seeds: '{folder}' is missing."
-        " Fine-tune again with --config.finetune.export=all."
-      )
+      left_out.append(f"seed {x.seed} ({x.failure or 'not exported'})")
+  text = f"{len(runs)} of {len(pool)} seeds; without {', '.join(left_out)}"
   if not runs:
     raise InputError(
-      f"init={init!r} has no model, as all its runs failed. Fine-tune again"
-      " with another learning rate."
+      f"init={init!r} has models of {text}. Fine-tune again with"
+      " --config.finetune.export=all, or another learning rate."
     )
-  notes = [*dict.fromkeys(note for run in runs.values() for note in run.notes)]
-  if failed:
-    count = f"{len(runs)} of {len(pool)} seeds; {len(failed)} failed"
-    notes.insert(0, f"{count}: {'; '.join(failed)}")
-  return runs, f"{init}: {'; '.join(notes)}." if notes else ""
+  return runs, f"{init}: {text}." if left_out else ""
 
 
 def _make_values(
@@ -325,7 +358,6 @@ def _make_values(
     is_folder = pathlib.Path(data).expanduser().is_dir()
     for name in ("data", "train", "dev", "test"):
       config["finetune"][name] = ""
-    key = "data" if is_folder else "dev"
-    config["finetune"][key] = data
+    config["finetune"]["data" if is_folder else "dev"] = data
   config["finetune"]["tasks"] = SQUAD
   return config

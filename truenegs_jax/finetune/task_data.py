@@ -1,23 +1,26 @@
-"""Reads tasks into rows, answers them with a network, and finds mistakes."""
+"""Reads a config of fine-tuning, and its tasks into rows; scores answers.
+
+options = parse_options(c.to_dict())
+data = read_task_data(options, "mrpc", tokenizer)
+data.dev.score(data.dev.decode_answers(outputs))  # {"accuracy": ...}
+"""
 
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-import optax
-from rich.console import Console
-from scipy import special
 
+from truenegs_jax.config.grammar import parse_names
+from truenegs_jax.config.sections import INIT_SKIPS, PretrainConfig
+from truenegs_jax.config.tables import Finetune
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.finetune.options import FinetuneOptions
-from truenegs_jax.finetune.results import fingerprint
-from truenegs_jax.models import attention, encoder, finetune
-from truenegs_jax.runtime import distributed, progress
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.models import layers
+from truenegs_jax.models.encoder import find_family
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.runtime.text import find_existing
 from truenegs_jax.tasks import batches, records, scoring, squad
 from truenegs_jax.tasks import task as task_lib
@@ -26,27 +29,133 @@ from truenegs_jax.tasks.task import (
   OWN,
   SPANS,
   SQUAD,
+  TASKS,
   EncodedRows,
-  Question,
   Task,
 )
-from truenegs_jax.train import sharding
+from truenegs_jax.train import loggers, sharding
 
-GLUE_LENGTH = 128  # tokens of a row in ELECTRA's paper
-SQUAD_LENGTH = 512
-OWN_SPLITS = ("train", "dev", "test")
+# Of ELECTRA's paper (Clark et al. 2020), by size of the network.
+LEARNING_RATES = {"small": 3e-4, "base": 1e-4, "large": 5e-5}
+LAYER_DECAYS = {"small": 0.8, "base": 0.8, "large": 0.9}
 MOST_CLASSES = 50  # to show
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
-SHOWN = 500  # characters of a text to read
-MOST = 100  # mistakes to read; result.json has all answers, without texts
 Answer = str | float  # class name, answer text or score
+
+
+class FinetuneOptions(PretrainConfig):
+  """A config of fine-tuning; keys that it lacks have their defaults."""
+
+  finetune: Finetune = Finetune()
+
+  @property
+  def mesh_spec(self) -> sharding.MeshSpec:
+    """The axes of the mesh, and what is split over them."""
+    return sharding.get_mesh_spec(self.mesh.preset, self.mesh.axes)
+
+  @property
+  def files(self) -> dict[str, str]:
+    """The files that are set, by split; they are those of the only task."""
+    o = self.finetune
+    splits = {"train": o.train, "dev": o.dev, "test": o.test}
+    return {split: file for split, file in splits.items() if file}
+
+  @property
+  def task_names(self) -> tuple[str, ...]:
+    """The names in `tasks`."""
+    return parse_names(self.finetune.tasks, key="finetune.tasks")
+
+  @property
+  def all_seeds(self) -> Sequence[int]:
+    """The seeds of the runs of each task."""
+    return range(self.seed, self.seed + self.finetune.seeds)
+
+  def find_task(self, name: str) -> Task:
+    """Returns a published task, or the user's own without its file's values."""
+    if name != OWN:
+      return TASKS[name]
+    o = self.finetune
+    return task_lib.define_own_task(
+      text=o.text, label=o.label, kind=o.kind, labels=o.labels, metric=o.metric
+    )
+
+  def list_splits(self, task: Task) -> list[str]:
+    """Returns the names of a task's splits, test sets only if they are used."""
+    has_test = self.finetune.predict_test or self.finetune.test
+    return [x for x in task.splits if has_test or not x.startswith("test")]
+
+  def find_source(self, task: Task, split: str) -> tuple[str, bool]:
+    """Returns where a split is, and whether it exists there or on the hub."""
+    file = self.files.get(split)
+    where = file or self.finetune.data
+    if where.startswith(records.HUB):
+      return where, True
+    path = pathlib.Path(where).expanduser()
+    if not file:
+      path = records.official_path(task, split, where)
+    existing = find_existing(path, or_compressed=not file)
+    return str(existing or path), existing is not None
+
+  def peak_rate(self, width: int) -> float:
+    """Returns the head's highest learning rate for a network of that width."""
+    return self.optim.lr or LEARNING_RATES[find_family(width)]
+
+  def decay(self, width: int) -> float:
+    """Returns the factor of the learning rate from a layer to the one below."""
+    return self.finetune.layer_decay or LAYER_DECAYS[find_family(width)]
+
+
+def parse_options(values: Mapping[str, Any]) -> FinetuneOptions:
+  """Reads the values of a config; InputError for values that do not fit."""
+  options = FinetuneOptions.read(values)
+  one_of("model.remat", options.model.remat, layers.REMAT)
+  loggers.check_writers(options.log.writers)
+  parse_names(options.init_skip, key="init_skip", choices=INIT_SKIPS)
+  tasks = options.task_names
+  glue = [name for name in TASKS if name != SQUAD]
+  groups = (glue, (SQUAD,), (OWN,))
+  if not tasks or not any(set(tasks) <= {*group} for group in groups):
+    raise InputError(
+      f"finetune.tasks={options.finetune.tasks!r} must name tasks of GLUE"
+      f" ({', '.join(glue)}), or {SQUAD}, or {OWN}."
+    )
+  sharding.check_batch_size(
+    options.batch_size, options.optim.accumulation, options.mesh_spec
+  )
+  return options
+
+
+def check_files(options: FinetuneOptions) -> None:
+  """Refuses files that do not suit the tasks; reads none of them."""
+  o = options.finetune
+  tasks = [options.find_task(name) for name in options.task_names]
+  is_hub = o.data.startswith(records.HUB)
+  if is_hub and records.parse_dataset(o.data)[1]["split"]:
+    raise InputError(
+      f"finetune.data={o.data!r} names a split. Set"
+      " --config.finetune.data=hf:NAME, or for a single task"
+      " --config.finetune.train='hf:NAME split=S' and"
+      " --config.finetune.dev='hf:NAME split=S'."
+    )
+  if options.files and len(tasks) > 1:
+    raise InputError(
+      f"finetune.{min(options.files)} is the file of one task, but"
+      f" finetune.tasks={o.tasks!r} names {len(tasks)}. Put the files of all"
+      " into one folder and set --config.finetune.data=FOLDER, or fine-tune"
+      " each task into its own workdir."
+    )
+  for split in options.list_splits(tasks[0]):
+    if tasks[0].name == OWN and split not in options.files:
+      raise InputError(
+        f"finetune.{split} names no file for the {split} split of your own"
+        f" task. Set --config.finetune.{split}=FILE."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalSplit:
   """A split to evaluate on, with Q examples."""
 
-  options: FinetuneOptions
   task: Task  # with labels in the order of the model's outputs
   examples: Sequence[Any]  # Example or, of SPANS, Question
   encoded: EncodedRows  # more than Q rows if contexts have several windows
@@ -66,27 +175,11 @@ class EvalSplit:
     offset, scale = self.task.scale
     return [float(offset + scale * x_C[0]) for x_C in outputs]
 
-  def show_texts(self, number: int) -> str:
-    """Returns an example's texts, cut to SHOWN characters each."""
-    x = self.examples[number]
-    if not isinstance(x, Question):
-      texts = (x.first, x.second)
-      return "\n".join(text[:SHOWN] for text in texts if text is not None)
-    _, start = x.answers[0]
-    first = max(min(start - SHOWN // 2, len(x.context) - SHOWN), 0)
-    return f"{x.text[:SHOWN]}\n{x.context[first : first + SHOWN]}"
-
   def score(self, answers_Q: Sequence[Answer]) -> dict[str, float]:
     """Returns the value of each metric, in percent."""
     metrics = self.task.metrics
     labels = self.task.labels
     return scoring.score_answers(metrics, self.golds, answers_Q, labels)
-
-  def to_json(self, answers_Q: Sequence[Answer]) -> dict[str, Any]:
-    """Returns answers with their keys and golds, in JSON's types."""
-    keys = [x.key for x in self.examples]
-    golds = list(self.golds)
-    return {"keys": keys, "golds": golds, "answers": list(answers_Q)}
 
 
 def encode_split(
@@ -104,16 +197,15 @@ def encode_split(
     encoded = batches.encode(
       examples, task, tokenizer, length=length, both_orders=both
     )
-    return EvalSplit(options, task, examples, encoded)
+    return EvalSplit(task, examples, encoded)
   windows = squad.make_windows(
     examples,
     tokenizer,
     train=train,
     length=length,
     stride=options.finetune.stride,
-    question_length=options.finetune.question_length,
   )
-  return EvalSplit(options, task, examples, windows.encoded, windows)
+  return EvalSplit(task, examples, windows.encoded, windows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,36 +215,46 @@ class TaskData:
   task: Task
   train: EncodedRows
   splits: Mapping[str, EvalSplit]  # "dev", "dev_mismatched", "test", ...
-  notes: tuple[str, ...]  # how the data differ from the published task
 
   @property
   def dev(self) -> EvalSplit:
     """The dev set, whose scores count."""
     return self.splits["dev"]
 
-  def describe_classes(self) -> list[str]:
-    """Returns the classes with their training rows, and which one F1 is of."""
+  def describe(self) -> list[str]:
+    """Describes rows, classes with their rows, and which class F1 is of."""
+    texts = [
+      f"{self.task.title}: {len(self.train.tokens):,} training rows",
+      f"{self.train.num_cut:,} of them truncated",
+      f"{len(self.dev.examples):,} dev examples",
+    ]
     labels = self.task.labels
-    if not labels:
-      return []
-    counts_C = np.bincount(self.train.targets["label"], minlength=len(labels))
-    pairs = zip(labels, counts_C.tolist(), strict=True)
-    listed = [f"{label!r} {count:,}" for label, count in pairs]
-    texts = [f"rows by class: {', '.join(listed[:MOST_CLASSES])}"]
+    if labels:
+      counts_C = np.bincount(self.train.targets["label"], minlength=len(labels))
+      pairs = zip(labels, counts_C.tolist(), strict=True)
+      listed = [f"{label!r} {count:,}" for label, count in pairs]
+      texts.append(f"rows by class: {', '.join(listed[:MOST_CLASSES])}")
     if len(labels) == 2 and "f1" in self.task.metrics:
       texts.append(f"F1 is that of {labels[1]!r}")
     return texts
 
   def fingerprints(self) -> dict[str, str]:
-    """Returns fingerprints of the training rows and of each split, by name."""
+    """Returns fingerprints of the rows that runs are compared by."""
     train = [*self.train.tokens, *self.train.targets.values()]
-    by_split = {"train": fingerprint(x.tobytes() for x in train)}
-    for name, split in self.splits.items():
-      rows = [x.tobytes() for x in split.encoded.tokens]
-      keys = tuple(x.key for x in split.examples)
-      golds = repr((keys, split.golds)).encode()
-      by_split[name] = fingerprint([*rows, golds])
-    return by_split
+    keys = tuple(x.key for x in self.dev.examples)
+    golds = repr((keys, self.dev.golds)).encode()
+    return {
+      "train": fingerprint(x.tobytes() for x in train),
+      "dev": fingerprint([*map(bytes, self.dev.encoded.tokens), golds]),
+    }
+
+
+def fingerprint(chunks: Iterable[bytes]) -> str:
+  """Returns the CRC-32 of the concatenated chunks, 8 hex digits."""
+  crc = 0
+  for chunk in chunks:
+    crc = zlib.crc32(chunk, crc)
+  return f"{crc:08x}"
 
 
 def read_task_data(
@@ -161,15 +263,10 @@ def read_task_data(
   """Reads a task and encodes it."""
   task = options.find_task(name)
   splits: dict[str, EvalSplit] = {}
-  sizes: dict[str, int] = {}
-  notes: list[str] = []
-  for split in _list_splits(options, task):
-    may_be_missing = split == "dev_mismatched"
-    if may_be_missing and not _find_path(options, task, split)[1]:
+  for split in options.list_splits(task):
+    if split == "dev_mismatched" and not options.find_source(task, split)[1]:
       continue
-    examples, more = read_split(options, task, split)
-    sizes[split] = len(examples)
-    notes += more
+    examples = read_split(options, task, split)
     if split != "train":
       splits[split] = encode_split(options, task, examples, tokenizer)
       continue
@@ -179,186 +276,19 @@ def read_task_data(
       )
       task = task_lib.fit_own_task(task, examples, names=names)
     examples = examples[: options.finetune.rows or None]
-    rows = encode_split(options, task, examples, tokenizer, train=True)
-  notes += _deviations(options, task, sizes)
-  return TaskData(task, rows.encoded, splits, tuple(notes))
+    train = encode_split(options, task, examples, tokenizer, train=True)
+  return TaskData(task, train.encoded, splits)
 
 
-def read_split(
-  options: FinetuneOptions, task: Task, split: str
-) -> tuple[list[Any], list[str]]:
-  """Reads the examples of a split, and notes what was changed in them."""
+def read_split(options: FinetuneOptions, task: Task, split: str) -> list[Any]:
+  """Reads the examples of a split: Example or, of SPANS, Question."""
   file = options.files.get(split, "")
-  if task.name == OWN:
-    return records.read_examples(file, split, task), []
-  if task.kind == SPANS:
-    moved: list[str] = []
-    if not (where := file or options.finetune.data).startswith(records.HUB):
-      where = file or str(records.find_official(task, split, where))
-    questions = squad.read_squad(where, split=split, moved=moved)
-    note = f"{len(moved):,} answers that are not at answer_start in {split}"
-    return questions, [note] if moved else []
-  examples, num_skipped = records.read_split(
-    task, split, options.finetune.data, file=file
-  )
-  note = f"{num_skipped} lines of {split} are no rows"
-  return examples, [note] if num_skipped else []
-
-
-def _list_splits(options: FinetuneOptions, task: Task) -> list[str]:
-  """Returns the names of a task's splits, test sets only if they are used."""
-  splits = task.split_sizes or OWN_SPLITS
-  has_test = options.finetune.predict_test
-  return [x for x in splits if has_test or not x.startswith("test")]
-
-
-def check_files(options: FinetuneOptions) -> None:
-  """Refuses files that would not be used; reads none of them."""
-  o = options.finetune
-  tasks = [options.find_task(name) for name in options.task_names]
-  if o.data.startswith(records.HUB):
-    _, chosen = records.parse_dataset(o.data)
-    if chosen["split"]:
-      raise InputError(
-        f"finetune.data={o.data!r} names a split. Set"
-        " --config.finetune.data=hf:NAME, or for a single task"
-        " --config.finetune.train='hf:NAME split=S' and"
-        " --config.finetune.dev='hf:NAME split=S'."
-      )
-  if options.files and len(tasks) > 1:
-    raise InputError(
-      f"finetune.{min(options.files)} is the file of one task, but"
-      f" finetune.tasks={o.tasks!r} names {len(tasks)}. Put the files of all"
-      " into one folder and set --config.finetune.data=FOLDER, or fine-tune"
-      " each task into its own workdir."
-    )
-  splits = _list_splits(options, tasks[0])
-  if o.test and "test" not in splits:
-    raise InputError(
-      f"finetune.test={o.test!r} would not be used. Set"
-      " --config.finetune.predict_test=True or remove it; SQuAD has no test set"
-      " for everyone."
-    )
-  for split in splits:
-    if tasks[0].name == OWN and split not in options.files:
-      raise InputError(
-        f"finetune.{split} names no file for the {split} split of your own"
-        f" task. Set --config.finetune.{split}=FILE."
-      )
-
-
-def describe_task(options: FinetuneOptions, name: str) -> str:
-  """Describes in a dry run the files of a task and, if published, its steps."""
-  o = options.finetune
-  task = options.find_task(name)
-  texts = []
-  for split in _list_splits(options, task):
-    where, exists = _find_path(options, task, split)
-    state = "" if exists else " (missing)"
-    texts.append(f"{split}: {where}{state}")
-  epochs = o.epochs or task.epochs
-  text = f"{epochs:g} epochs"
-  if task.split_sizes and "train" not in options.files:
-    size = task.split_sizes["train"]
-    rows = min(size, o.rows or size) * (1 + task.both_orders)
-    steps = batches.num_steps(rows, options.batch_size, epochs)
-    least = "at least " if task.kind == SPANS else ""  # several for a context
-    text += f" of {least}{rows:,} rows, {steps:,} steps"
-  return "; ".join([*texts, text])
-
-
-def _find_path(
-  options: FinetuneOptions, task: Task, split: str
-) -> tuple[str, bool]:
-  """Returns where a split is, and whether it exists there or on the hub."""
-  file = options.files.get(split)
-  where = file or options.finetune.data
-  if where.startswith(records.HUB):
-    return where, True
-  path = pathlib.Path(where).expanduser()
-  if not file:
-    path = records.official_path(task, split, where)
-  existing = find_existing(path, or_compressed=not file)
-  return str(existing or path), existing is not None
-
-
-def _deviations(
-  options: FinetuneOptions, task: Task, sizes: Mapping[str, int]
-) -> list[str]:
-  """Notes how rows, length and epochs differ from the published task."""
-  o = options.finetune
-  notes = []
-  for split, size in sizes.items():
-    published = max(task.split_sizes.get(split, size), size)
-    used = min(size, o.rows or size) if split == "train" else size
-    if used != published:
-      notes.append(f"{used:,} of {published:,} rows of {split}")
-  if task.name == OWN:
-    return notes
-  usual = SQUAD_LENGTH if task.name == SQUAD else GLUE_LENGTH
-  if options.length != usual:
-    notes.append(f"rows of at most {options.length} tokens, not {usual}")
-  if o.epochs and o.epochs != task.epochs:
-    notes.append(f"epochs: {o.epochs:g}, not {task.epochs:g}")
-  return notes
-
-
-class Predictor:
-  """A model's compiled forward pass, for any parameters of that model.
-
-  Its `attention` names the implementation of attention, which `model` has.
-  """
-
-  def __init__(self, options: FinetuneOptions, model: finetune.DownstreamModel):
-    self.options = options
-    self.mesh = sharding.make_mesh(options.mesh_spec)
-    implementation, self.attention = attention.choose(
-      options.model.attention,
-      [model.config],
-      self.mesh,
-      length=options.length,
-      check=True,
-    )
-    attending = encoder.replace_configs(model, attention=implementation)
-    self.model = attending
-
-    def predict_batch(params, inputs):
-      return attending.apply({"params": params}, inputs, None, method="logits")
-
-    self.predict_batch = jax.jit(
-      predict_batch, out_shardings=sharding.replicated_sharding(self.mesh)
-    )
-
-  def answer(
-    self,
-    params: optax.Params,
-    split: EvalSplit,
-    *,
-    console: Console,
-    title: str,
-    check: Callable[[], None] = lambda: None,
-  ) -> tuple[list[np.ndarray], Sequence[Answer]]:
-    """Returns the outputs for the rows of a split, and its answers.
-
-    Calls `check` before each batch.
-    """
-    o = self.options
-    rows = len(split.encoded.tokens)
-    by_row: dict[int, np.ndarray] = {}
-    with progress.counting(console, title, rows, brief=True) as advance:
-      for batch in batches.batches_in_order(
-        split.encoded, batch_size=o.batch_size, limit=o.length
-      ):
-        with distributed.watch_step():
-          check()
-          inputs = {name: batch[name] for name in batches.INPUTS}
-          on_device = sharding.place_batch(inputs, self.mesh)
-          output_B = jax.device_get(self.predict_batch(params, on_device))
-        pairs = zip(batch["row"].tolist(), output_B, strict=True)
-        by_row |= {row: output for row, output in pairs if row >= 0}
-        advance(int((batch["row"] >= 0).sum()))
-      outputs = [by_row[row] for row in range(rows)]
-      return outputs, split.decode_answers(outputs)
+  data = options.finetune.data
+  if task.kind != SPANS:
+    return records.read_split(task, split, data, file=file)
+  if not file and not data.startswith(records.HUB):
+    file = str(records.find_official(task, split, data))
+  return squad.read_squad(file or data, split=split)
 
 
 def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
@@ -373,42 +303,3 @@ def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
   if len(set(predicted_N.tolist())) == 1 < len(set(gold_N.tolist())):
     return f"all {len(predicted_N)} predictions are {predicted_N[0].item()!r}"
   return ""
-
-
-def find_mistakes(
-  split: EvalSplit, outputs: Sequence[np.ndarray], answers_Q: Sequence[Any]
-) -> list[dict[str, Any]]:
-  """Returns up to MOST wrong answers, the same in each call.
-
-  They are drawn from the whole split, in its order; of scores, those farthest
-  from the gold scores are taken, the farthest first. A class has its
-  probability by the outputs for the rows.
-  """
-  kind = split.task.kind
-  golds = list[Any](split.golds)
-  if kind == task_lib.SCORE:
-    error_Q = np.abs(np.array(answers_Q) - np.array(golds))
-    order_Q = np.argsort(-error_Q, kind="stable")
-    numbers = order_Q[error_Q[order_Q] != 0][:MOST].tolist()
-  else:
-    if kind == SPANS:
-      is_wrong_Q = scoring.question_scores(golds, answers_Q)["em"] == 0
-    else:
-      is_wrong_Q = np.array(golds) != np.array(answers_Q)
-    wrong = np.flatnonzero(is_wrong_Q)
-    drawn = np.random.default_rng(0).permutation(len(wrong))[:MOST]
-    numbers = wrong[np.sort(drawn)].tolist()
-  mistakes = []
-  for number in numbers:
-    gold = golds[number]
-    text = split.show_texts(number)
-    if isinstance(gold, tuple):
-      gold = " | ".join(dict.fromkeys(gold))
-    key = split.examples[number].key
-    answer = answers_Q[number]
-    mistake = {"key": key, "text": text, "gold": gold, "answer": answer}
-    if kind == CLASSES:
-      probabilities_C = special.softmax(np.float64(outputs[number]))
-      mistake["probability"] = float(probabilities_C.max())
-    mistakes.append(mistake)
-  return mistakes

@@ -28,7 +28,6 @@ def task_terms(
   kind: str,
   model: Any,
   train: bool,
-  reduction: str = "mean",
 ) -> slot_predictions.Terms:
   """Computes the loss of a task, and for classes the accuracy.
 
@@ -41,21 +40,16 @@ def task_terms(
     kind: a name in LOSSES, that of the model's head.
     model: the network and its head.
     train: turns dropout on.
-    reduction: "mean" divides the loss by the weights; "sum" does not, as in
-      ELECTRA's `run_finetuning.py`, and needs a single micro-batch.
   """
   del aux
   drop_keys_B = slot_predictions.dropout_keys(
     keys_B, rng.DISCRIMINATOR_DROPOUT, train=train
   )
   bound = model.bind({"params": params})
-  terms = {
+  return {
     name: slot_predictions.weighted_sum(value_B, inputs["weight"])
     for name, value_B in LOSSES[kind](bound, inputs, drop_keys_B).items()
   }
-  if reduction == "sum":
-    terms["loss"] = terms["loss"][0], jnp.ones(())
-  return terms
 
 
 def _class_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:

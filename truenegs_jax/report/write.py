@@ -245,15 +245,6 @@ def _read_finetuning(
     table = page.table("Scores on the dev sets, %", rows)
     yield page.Section("Scores", [table])
   yield from _show_tables("Tables", results)
-  mistakes = [
-    {"task": seed["task"], "seed": str(seed["seed"])}
-    | {key: str(mistake[key]) for key in ("text", "gold", "answer")}
-    for seed in seeds
-    for mistake in seed["mistakes"]
-  ]
-  if mistakes:
-    table = page.table("Some of each seed", mistakes)
-    yield page.Section("Wrong answers", [table])
 
 
 def _read_measurement(

@@ -80,7 +80,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     questions: list[Question] = []
     if annotator:
       task = TASKS[SQUAD]
-      questions, _ = task_data.read_split(model.options, task, "dev")
+      questions = task_data.read_split(model.options, task, "dev")
   with lock.lock(workdir):
     sets = []
     if annotator:

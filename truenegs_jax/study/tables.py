@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from truenegs_jax.finetune import leaderboard
-from truenegs_jax.finetune.leaderboard import GLUE
+from truenegs_jax.finetune import results
+from truenegs_jax.finetune.results import GLUE
 from truenegs_jax.pretrain.cases import TABLE_2
 from truenegs_jax.report.page import Table
 from truenegs_jax.robustness.scores import SIDES, TRANSFORMED, find_published
@@ -205,7 +205,7 @@ def _make_finetuning_tables(study: Comparison) -> Iterator[Table]:
   if keys := [(x, TASKS[x].metrics[0]) for x in GLUE if x in study.tasks]:
     columns = {key[0]: [key] for key in keys}
     if len(keys) > 1:
-      average = leaderboard.AVERAGE
+      average = results.AVERAGE
       is_complete = len(keys) == len(GLUE)
       columns[average if is_complete else f"{average} of {len(keys)}"] = keys
     title = "Tables 3 and 6 of the paper: GLUE, dev sets, %"
@@ -220,7 +220,7 @@ def _make_finetuning_table(
   title: str, columns: Columns, study: Comparison
 ) -> Table:
   """Makes a table with the paper's models that have all of its scores."""
-  published, network_note = leaderboard.find_published(
+  published, network_note = results.find_published(
     (*GLUE, SQUAD), family=study.family, width=study.width
   )
   names = [  # of the published scores whose mean a column shows

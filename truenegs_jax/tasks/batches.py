@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks.task import SCORE, EncodedRows, Example, Task
 
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # row lengths
@@ -86,22 +85,13 @@ def truncated_sizes(size_a: int, size_b: int, length: int) -> tuple[int, int]:
 def _targets(examples: Sequence[Example], task: Task) -> dict[str, np.ndarray]:
   if all(example.gold is None for example in examples):
     return {}
+  golds = [example.gold for example in examples]
+  if task.kind == SCORE:
+    offset, scale = task.scale
+    score_N = (np.array(golds, float) - offset) / scale
+    return {"label": score_N.astype(np.float32)}
   ids = {label: i for i, label in enumerate(task.labels)}
-  offset, scale = task.scale
-  targets = []
-  for example in examples:
-    label = example.gold
-    if task.kind == SCORE and isinstance(label, float):
-      targets.append((label - offset) / scale)
-    elif task.kind != SCORE and label in ids:
-      targets.append(ids[label])
-    else:
-      raise DataError(
-        f"{example.location}: label {label!r} is unknown. Labels of"
-        f" {task.title} are {', '.join(task.labels) or 'numbers'}."
-      )
-  kind = np.float32 if task.kind == SCORE else np.int32
-  return {"label": np.array(targets, kind)}
+  return {"label": np.array([ids[str(x)] for x in golds], np.int32)}
 
 
 def num_steps(num_rows: int, batch_size: int, epochs: float) -> int:

@@ -1,7 +1,7 @@
 """Reads labeled texts: GLUE's tasks, your own, and records of any columns.
 
-  examples, _ = read_split(TASKS["mrpc"], "train", "glue_data")
-  examples, _ = read_split(TASKS["mrpc"], "dev", "hf:nyu-mll/glue")
+  examples = read_split(TASKS["mrpc"], "train", "glue_data")
+  examples = read_split(TASKS["mrpc"], "dev", "hf:nyu-mll/glue")
   for record in read_file("train.tsv.xz"):  # or read_dataset("hf:NAME", ...)
     record.text("sentence"), record.label("label", CLASSES)
 
@@ -23,7 +23,7 @@ from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.tasks.task import PAIR, SCORE, SPANS, Example, Task
+from truenegs_jax.tasks.task import OWN, PAIR, SCORE, SPANS, Example, Task
 
 BATCH_RECORDS = 1000
 # CoLA's train and dev files have no header.
@@ -31,18 +31,6 @@ COLA_COLUMNS = ("source", "label", "mark", "sentence")
 # Columns of the texts on the hub, where they differ; the label is in "label".
 HUB_TEXTS = {"mrpc": PAIR, "mnli": ("premise", "hypothesis")}
 MNLI_SUBMISSIONS = {"test": "MNLI-m", "test_mismatched": "MNLI-mm"}
-# What to do without the official files.
-GLUE_FIX = (
-  "Pass the folder that contains {title}/ (https://gluebenchmark.com/tasks), a"
-  " file, or hf:nyu-mll/glue; without internet, hf:FOLDER with a copy of"
-  ' load_dataset("nyu-mll/glue", "{name}") that save_to_disk wrote.'
-)
-SQUAD_FIX = (
-  "Set --config.finetune.data=FOLDER with SQuAD's files"
-  " (https://rajpurkar.github.io/SQuAD-explorer/dataset/{file}),"
-  " --config.finetune.train=FILE and --config.finetune.dev=FILE, or"
-  " --config.finetune.data=hf:rajpurkar/squad."
-)
 
 
 class Record(NamedTuple):
@@ -60,16 +48,9 @@ class Record(NamedTuple):
   def text(self, column: str, *, may_be_empty: bool = False) -> str:
     """Returns the text in a column; DataError if it is missing or blank."""
     text = self.value(column)
-    if not isinstance(text, str):
-      raise DataError(
-        f"{self.location}: column {column!r} holds {text!r}, not a text."
-      )
-    if not may_be_empty and not text.strip():
-      raise DataError(
-        f"{self.location}: the text in column {column!r} is empty. Add it or"
-        " remove the row."
-      )
-    return text
+    if isinstance(text, str) and (may_be_empty or text.strip()):
+      return text
+    raise self._refuse(column, "a text")
 
   def label(
     self, column: str, kind: str, *, labels: Sequence[str] = ()
@@ -82,33 +63,30 @@ class Record(NamedTuple):
       except (TypeError, ValueError, OverflowError):
         score = math.nan
       if not math.isfinite(score):
-        raise DataError(
-          f"{self.location}: column {column!r} holds {value!r}, not a finite"
-          " number such as 3.5."
-        )
+        raise self._refuse(column, "a finite number")
       return score
     if isinstance(value, float) and value.is_integer():
       value = int(value)  # 1 and 1.0 are the same class
     is_label = not isinstance(value, list | dict | None) and value == value
     if not is_label or not str(value):
-      raise DataError(
-        f"{self.location}: column {column!r} holds {value!r}, not a label. Add"
-        " it or remove the row."
-      )
+      raise self._refuse(column, "a label")
     if labels and str(value) not in labels:
-      raise DataError(
-        f"{self.location}: label {str(value)!r} is unknown. Labels are"
-        f" {', '.join(map(repr, labels[:20]))}. Fix the label or remove the"
-        " row."
-      )
+      names = ", ".join(map(repr, labels[:20]))
+      raise self._refuse(column, f"a known label: {names}")
     return str(value)
+
+  def _refuse(self, column: str, wanted: str) -> DataError:
+    return DataError(
+      f"{self.location}: column {column!r} holds {self.fields[column]!r:.80},"
+      f" not {wanted}. Correct it or remove the row."
+    )
 
 
 def read_file(
   path: str | pathlib.Path,
   *,
   columns: Sequence[str] = (),
-  skipped: list[str] | None = None,
+  skip_uneven: bool = False,
 ) -> Iterator[Record]:
   """Reads the records of a .tsv, .csv or .jsonl file, plain or compressed.
 
@@ -117,25 +95,23 @@ def read_file(
 
   Args:
     columns: names of the columns, if the first line does not hold them.
-    skipped: receives the locations of rows with a wrong number of fields, which
-      are left out; None refuses such a row.
+    skip_uneven: leaves out rows with a wrong number of fields, which are
+      refused otherwise.
   """
   existing = text_lib.find_existing(path)
-  if existing is None:
-    raise DataError(f"{path}: there is no such file.")
+  suffix, _ = text_lib.split_suffixes(path)
   file = str(existing)
-  suffix, _ = text_lib.split_suffixes(file)
   records: Iterator[Record]
-  if suffix in (".jsonl", ".json"):
+  if existing and suffix in (".jsonl", ".json"):
     rows = text_lib.read_objects(file)
     records = (Record(f"{file}:{number}", fields) for number, fields in rows)
-  elif suffix in (".csv", ".tsv", ".txt"):
-    records = _read_table(file, columns, skipped)
+  elif existing and suffix in (".csv", ".tsv", ".txt"):
+    records = _read_table(file, columns, skip_uneven=skip_uneven)
   else:
+    reason = "unknown format" if existing else "there is no such file"
     raise DataError(
-      f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
-      f" also with {' '.join(text_lib.COMPRESSIONS)}; or .parquet in a folder,"
-      " hf:FOLDER. Rename or convert the file."
+      f"{path}: {reason}. Files of tasks are .tsv, .csv or .jsonl, each also"
+      f" with {' '.join(text_lib.COMPRESSIONS)}; or what hf:FOLDER holds."
     )
   first = next(records, None)
   if first is None:
@@ -145,7 +121,7 @@ def read_file(
 
 
 def _read_table(
-  file: str, columns: Sequence[str], skipped: list[str] | None
+  file: str, columns: Sequence[str], *, skip_uneven: bool
 ) -> Iterator[Record]:
   """Yields the rows of a table."""
   if text_lib.split_suffixes(file)[0] == ".csv":
@@ -160,16 +136,9 @@ def _read_table(
       continue
     if not columns:
       columns = row
-      if len(set(columns)) < len(columns):
-        raise DataError(
-          f"{location}: two columns have the same name. The first line names"
-          f" {', '.join(map(repr, columns))}. Rename one of them."
-        )
     elif len(row or [""]) == len(columns):
       yield Record(location, dict(zip(columns, row or [""], strict=True)))
-    elif skipped is not None:
-      skipped.append(location)
-    else:
+    elif not skip_uneven:
       raise DataError(
         f"{location}: {len(row)} fields, but {len(columns)} columns"
         f" ({', '.join(columns[:20])}). Fix or remove the row."
@@ -225,26 +194,6 @@ def read_class_names(where: str, split: str, column: str) -> tuple[str, ...]:
   return tuple(getattr(feature, "names", None) or ())
 
 
-def read_examples(where: str, split: str, task: Task) -> list[Example]:
-  """Reads the labeled texts of your own task, in order.
-
-  `where` is a file or a data set, "hf:NAME split=S". A test set may lack
-  labels. If the task has no labels, any class is read.
-  """
-  is_hub = where.startswith(HUB)
-  records = read_dataset(where, split=split) if is_hub else read_file(where)
-  examples = []
-  for number, record in enumerate(records):
-    first, *others = map(record.text, task.columns)
-    second = others[0] if others else None
-    column = task.label_column
-    label = None
-    if split != "test" or record.fields.get(column) not in (None, ""):
-      label = record.label(column, task.kind, labels=task.labels)
-    examples.append(Example(str(number), first, second, label, record.location))
-  return examples
-
-
 def official_path(task: Task, split: str, folder: str) -> pathlib.Path:
   """Returns the path of a published file, which may be compressed."""
   root = pathlib.Path(folder).expanduser()
@@ -260,18 +209,22 @@ def find_official(task: Task, split: str, folder: str) -> pathlib.Path:
   path = official_path(task, split, folder)
   if existing := text_lib.find_existing(path, or_compressed=True):
     return existing
-  fix = SQUAD_FIX if task.kind == SPANS else GLUE_FIX
   raise DataError(
     f"{path}: there is no such file, also not with"
-    f" {' '.join(text_lib.COMPRESSIONS)}."
-    f" {fix.format(title=task.title, name=task.name, file=path.name)}"
+    f" {' '.join(text_lib.COMPRESSIONS)}. Set --config.finetune.data to the"
+    " folder of the published files, or to hf:nyu-mll/glue or"
+    " hf:rajpurkar/squad; without internet, to hf:FOLDER with a copy that"
+    " save_to_disk wrote."
   )
 
 
 def read_split(
   task: Task, split: str, where: str, *, file: str = ""
-) -> tuple[list[Example], int]:
-  """Reads the examples of a split of GLUE; test splits have no labels.
+) -> list[Example]:
+  """Reads the examples of a split of GLUE, or of your own task.
+
+  Test splits of GLUE have no labels; your own may lack them. If your own task
+  has no labels yet, any class is read.
 
   Args:
     where: a folder that contains CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/,
@@ -279,46 +232,42 @@ def read_split(
       the hub's copy ("nyu-mll/glue"); or hf:FOLDER, a folder written by
       `save_to_disk`, or one with a folder of that kind for each task.
     file: read instead of the official file, with the same columns; or a data
-      set, "hf:NAME split=S" for example, with the columns of the hub.
-
-  Returns:
-    The examples, and the number of lines of QQP's train or dev file that were
-    skipped for a wrong number of fields, as by ELECTRA.
+      set, "hf:NAME split=S" for example, with the columns of the hub. Your own
+      task has nothing else.
   """
+  is_own = task.name == OWN
   is_test = split.startswith("test")
   is_qqp = task.name == "qqp"
   texts = task.columns
   label = task.label_column
   index = "id" if is_qqp else "index"
-  # GLUE rejects a submission without all rows of the test set.
-  skipped: list[str] | None = [] if is_qqp and not is_test else None
-  if (source := file or where).startswith(HUB):
+  source = file or where
+  if source.startswith(HUB) and not is_own:
     texts = HUB_TEXTS.get(task.name, texts)
     label = "label"
     index = "idx"
     rows = _read_hub(task, split, source)
+  elif source.startswith(HUB):
+    rows = read_dataset(source, split=split)
   else:
     rows = read_file(
       file or find_official(task, split, where),
       columns=() if task.name != "cola" or is_test else COLA_COLUMNS,
-      skipped=skipped,
+      # As ELECTRA does: 3 lines of the train file are no rows. GLUE rejects a
+      # submission without all rows of the test set.
+      skip_uneven=is_qqp and not is_test,
     )
-  examples = dict[str, Example]()
+  examples = []
   for number, record in enumerate(rows):
     # ELECTRA's code also keeps QQP's few empty questions.
     first, *others = (record.text(c, may_be_empty=is_qqp) for c in texts)
     second = others[0] if others else None
-    key = str(record.value(index) if is_test else number)
-    target: str | float | None = None
-    if not is_test:
-      target = record.label(label, task.kind, labels=task.labels)
-    elif not key.isdecimal() or str(int(key)) in examples:
-      raise DataError(
-        f"{record.location}: index {key!r} is not a number or is repeated. GLUE"
-        " numbers the rows of a test set, each once. Use the official file."
-      )
-    examples[key] = Example(key, first, second, target, record.location)
-  return list(examples.values()), len(skipped or ())
+    key = str(record.value(index) if is_test and not is_own else number)
+    gold: str | float | None = None
+    if not is_test or is_own and record.fields.get(label) not in (None, ""):
+      gold = record.label(label, task.kind, labels=task.labels)
+    examples.append(Example(key, first, second, gold, record.location))
+  return examples
 
 
 def _read_hub(task: Task, split: str, where: str) -> Iterator[Record]:

@@ -11,45 +11,41 @@ Source: google-research/bert `run_squad.py`; google-research/electra
 `finetune/qa`. Hugging Face's `stride` is the overlap of windows instead.
 """
 
+import contextlib
 import dataclasses
 import functools
-import itertools
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 from unicodedata import category
 
 import numpy as np
 
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import parse_json
-from truenegs_jax.runtime.text import find_existing, open_bytes
+from truenegs_jax.runtime.text import open_bytes
 from truenegs_jax.tasks.records import HUB, read_dataset, read_file
 from truenegs_jax.tasks.task import EncodedRows, Question
 
 NO_ANSWER = "empty"  # if no candidate is left, also in BERT's code
 _WORD = re.compile("[^ \t\r\n\u202f]+")
-Value = TypeVar("Value")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def read_squad(
-  where: str, *, split: str = "train", moved: list[str] | None = None
-) -> list[Question]:
+def read_squad(where: str, *, split: str = "train") -> list[Question]:
   """Reads all questions, in order.
 
-  Args:
-    where: a file, plain or compressed; or a data set, "hf:NAME split=S". A file
-      is SQuAD's JSON, or has a question with its context on each line, in an
-      array or in the list "data".
-    moved: receives the location of each answer that is not at its answer_start;
-      they are moved to the nearest occurrence.
+  `where` is a file, plain or compressed; or a data set, "hf:NAME split=S". A
+  file is SQuAD's JSON, or has a question with its context on each line, in an
+  array or in the list "data".
   """
   is_hub = where.startswith(HUB)
   records = read_dataset(where, split=split) if is_hub else _read_json(where)
   questions: dict[str, Question] = {}
   for location, context, record in _find_questions(records):
-    question = parse_question(location, context, record, moved)
+    question = parse_question(location, context, record)
     known = questions.setdefault(question.key, question)
     if known is not question:
       raise DataError(
@@ -63,13 +59,8 @@ def read_squad(
 
 def _read_json(where: str) -> Iterator[tuple[str, Any]]:
   """Yields location and value of each article or question of a file."""
-  path = find_existing(where)
-  if path is None:
-    raise UnavailableError(
-      f"{where}: there is no such file. Pass train-v1.1.json or dev-v1.1.json,"
-      " plain or compressed, or hf:rajpurkar/squad."
-    )
-  with open_bytes(str(path)) as file:
+  path = os.path.expanduser(where)
+  with open_bytes(path) as file:
     content = file.read()
   if content.startswith(b"["):
     content = b'{"data": ' + content + b"}"
@@ -83,104 +74,88 @@ def _read_json(where: str) -> Iterator[tuple[str, Any]]:
       ) from error
     yield from read_file(path)
     return
-  entries = [value]
-  if "question" not in value:
-    entries = _get(value, "data", list, where)
-  for number, entry in enumerate(entries, start=1):
-    location = f"{where}: article {number}"
-    if isinstance(entry, dict) and "title" in entry:
-      location += f" ({entry['title']})"
-    yield location, entry
+  with _form_errors(where):
+    for number, entry in enumerate(value.get("data", [value]), start=1):
+      title = f" ({entry['title']})" if "title" in entry else ""
+      yield f"{where}: article {number}{title}", entry
 
 
 def _find_questions(
   records: Iterable[tuple[str, Any]],
-) -> Iterator[tuple[str, str, Any]]:
+) -> Iterator[tuple[str, Any, Any]]:
   """Yields location, context and question of the records of a file."""
   for location, record in records:
-    if not isinstance(record, dict) or "question" in record:
-      yield location, _get(record, "context", str, location), record
+    if "paragraphs" not in record:
+      yield location, None, record
       continue
-    paragraphs = _get(record, "paragraphs", list, location)
-    for number, paragraph in enumerate(paragraphs, start=1):
-      place = f"{location}, paragraph {number}"
-      context = _get(paragraph, "context", str, place)
-      for question in _get(paragraph, "qas", list, place):
-        yield place, context, question
+    with _form_errors(location):
+      for number, paragraph in enumerate(record["paragraphs"], start=1):
+        place = f"{location}, paragraph {number}"
+        for question in paragraph["qas"]:
+          yield place, paragraph["context"], question
 
 
-def parse_question(
-  location: str, context: str, record: Any, moved: list[str] | None = None
-) -> Question:
-  """Returns the question of a record; DataError if it is invalid."""
-  text = _get(record, "question", str, location)
-  key = record.get("id", record.get("sample_id", location))
-  if not isinstance(key, int):
-    key = _get({"id": key}, "id", str, location)
-  location = f"{location}, question {key}"
-  answers = _list_answers(record, location)
-  if record.get("is_impossible") or not answers:
+@contextlib.contextmanager
+def _form_errors(location: str) -> Iterator[None]:
+  """Turns errors of values that are not as in SQuAD into DataErrors."""
+  try:
+    yield
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
     raise DataError(
-      f"{location}: the question has no answer. SQuAD v2.0 is not supported."
-      " Pass train-v1.1.json or dev-v1.1.json, or remove such questions."
-    )
-  spans = []
-  for answer in answers:
-    answer_text = _get(answer, "text", str, location)
-    answer_start = _get(answer, "answer_start", int, location)
-    start = _find_answer(context, answer_text, answer_start, location)
-    if start != answer_start and moved is not None:
-      moved.append(location)
-    spans.append((answer_text, start))
-  return Question(str(key), text, context, tuple(spans), location)
+      f"{location}: not in the form of SQuAD ({error!r:.200}), which is data /"
+      " paragraphs / context, qas / id, question, answers / text, answer_start."
+    ) from error
 
 
-def _list_answers(record: dict[str, Any], location: str) -> list[Any]:
-  """Returns answers as objects; `datasets` has an object of lists instead."""
-  columns = record.get("answers")
-  if not isinstance(columns, dict):
-    return _get(record, "answers", list, location)
-  texts = _get(columns, "text", list, location)
-  starts = _get(columns, "answer_start", list, location)
-  pairs = zip(texts, starts, strict=False)
-  return [{"text": text, "answer_start": start} for text, start in pairs]
+def parse_question(location: str, context: Any, record: Any) -> Question:
+  """Returns the question of a record; DataError if it is invalid.
+
+  `context` is None for that of the record. An answer that is not at its
+  answer_start moves to its nearest occurrence.
+  """
+  with _form_errors(location):
+    key = record.get("id", record.get("sample_id"))
+  if key is None:
+    key = location  # which is unique, too
+  else:
+    location = f"{location}, question {key}"
+  with _form_errors(location):
+    context = record["context"] if context is None else context
+    text = record["question"]
+    answers = record["answers"]
+    if isinstance(answers, dict):  # `datasets` has an object of lists
+      pairs = [*zip(answers["text"], answers["answer_start"], strict=True)]
+    else:
+      pairs = [(x["text"], x["answer_start"]) for x in answers]
+    spans = [(x, _find_answer(context, x, start)) for x, start in pairs]
+    is_blank = not (text.strip() and context.strip())
+  if record.get("is_impossible") or not spans:
+    reason = "the question has no answer. SQuAD v2.0 is not supported"
+  elif is_blank:
+    reason = "the question or its context is blank"
+  else:
+    return Question(str(key), text, context, tuple(spans), location)
+  raise DataError(f"{location}: {reason}. Remove such questions.")
 
 
-def _find_answer(context: str, answer: str, start: int, location: str) -> int:
+def _find_answer(context: str, answer: str, start: int) -> int:
   """Returns the occurrence of an answer that is nearest to `start`."""
   if start >= 0 and context.startswith(answer, start):
     return start
   starts = [i for i in range(len(context)) if context.startswith(answer, i)]
   if not starts:
-    text = context[max(0, start) :][: len(answer)]
-    raise DataError(
-      f"{location}: the answer {answer!r} does not occur in the context. Its"
-      f" answer_start, {start}, points at {text!r}. Fix or remove the record."
-    )
+    raise ValueError(f"{answer!r} does not occur in the context")
   return min(starts, key=lambda i: abs(i - start))
-
-
-def _get(record: Any, key: str, kind: type[Value], location: str) -> Value:
-  """Returns a value of a JSON object if it is a `kind`, and no blank text."""
-  value = record.get(key) if isinstance(record, dict) else record
-  if not isinstance(record, dict) or not isinstance(value, kind):
-    raise DataError(
-      f"{location}: {key!r} must be of type {kind.__name__}, not"
-      f" {value!r:.40}. The form of SQuAD is data / paragraphs / context, qas /"
-      " id, question, answers / text, answer_start."
-    )
-  if isinstance(value, str) and not value.strip():
-    raise DataError(f"{location}: {key!r} is blank. Fix or remove the record.")
-  return value
 
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-  """A context as T pieces of W words, which white space separates."""
+  """A context as T pieces and W words, which white space separates."""
 
   text: str
-  words_Wx2: np.ndarray  # int32; start and end of each word in the text
+  words_Wx2: np.ndarray  # int; start and end of each word in the text
   pieces_T: np.ndarray  # int32 ids
+  spans_Tx2: np.ndarray  # int; start and end of each piece in the text
   word_T: np.ndarray  # int64; index of each piece's word; some have no pieces
 
 
@@ -190,7 +165,6 @@ class Windows:
 
   questions: Sequence[Question]
   contexts: Sequence[Context]  # Q; questions on the same text share its context
-  tokenizer: Tokenizer
   # The N rows. Types are 1 from the window on. Targets, for training, are
   # "start" and "end", both 0 if the window does not contain the whole answer.
   # `num_cut` counts the rows with truncated questions.
@@ -217,14 +191,10 @@ def make_windows(
   Args:
     train: add targets, from the first answer of each question.
     stride: number of pieces from the start of one window to the next.
-    question_length: maximum number of pieces of a question; more are cut off.
+    question_length: maximum number of pieces of a question, at most half a
+      row; more are cut off.
   """
-  if length < question_length + 4:
-    raise InputError(
-      f"length={length} leaves no room for a context after a question of"
-      f" {question_length} pieces. Set --config.length={question_length + 4} or"
-      " more, or a smaller --config.finetune.question_length."
-    )
+  question_length = min(question_length, length // 2)
   by_text = tokenize_contexts({q.context for q in questions}, tokenizer)
   contexts = [by_text[q.context] for q in questions]
   question_ids = tokenizer.encode_lines([q.text for q in questions])
@@ -249,9 +219,9 @@ def make_windows(
   encoded = EncodedRows(tokens, types, {}, num_cut)
   question_N, first_N, offset_N = np.array(positions, np.int32).T
   numbers = question_N, first_N, offset_N
-  windows = Windows(questions, contexts, tokenizer, encoded, *numbers, masks)
+  windows = Windows(questions, contexts, encoded, *numbers, masks)
   if train:
-    encoded = dataclasses.replace(encoded, targets=_targets(windows))
+    encoded = dataclasses.replace(encoded, targets=_targets(windows, tokenizer))
     windows = dataclasses.replace(windows, encoded=encoded)
   return windows
 
@@ -280,29 +250,32 @@ def plan_windows(
 def tokenize_contexts(
   texts: Collection[str], tokenizer: Tokenizer
 ) -> dict[str, Context]:
-  """Splits texts into words and pieces; each distinct word is encoded once.
+  """Splits texts into words and pieces.
 
-  For another tokenizer than BERT's, each piece counts as a word.
+  For another tokenizer than BERT's, each piece counts as a word. A piece of a
+  word with an unknown piece stands for the whole word.
   """
+  backend = tokenizer.make_backend()
   contexts = {}
-  if tokenizer.definition:
-    backend = tokenizer.make_backend()
-    for text in texts:
-      encoded = backend.encode(text, add_special_tokens=False)
-      spans = [_strip_span(text, *span) for span in encoded.offsets]
-      spans_Tx2 = np.array(spans, np.int32).reshape(-1, 2)
-      pieces_T = np.array(encoded.ids, np.int32)
-      contexts[text] = Context(text, spans_Tx2, pieces_T, np.arange(len(spans)))
-    return contexts
-  words = list({word for text in texts for word in _WORD.findall(text)})
-  ids = dict(zip(words, tokenizer.encode_lines(words), strict=True))
   for text in texts:
-    matches = [*_WORD.finditer(text)]
-    words_Wx2 = np.array([x.span() for x in matches], np.int32).reshape(-1, 2)
-    ids_W = [ids[x[0]] for x in matches]
-    pieces_T = np.array([*itertools.chain(*ids_W)], np.int32)
-    word_T = np.repeat(np.arange(len(ids_W)), [*map(len, ids_W)])
-    contexts[text] = Context(text, words_Wx2, pieces_T, word_T)
+    # BERT's drops U+FFFD like half of a surrogate pair, and keeps its place.
+    encoded = backend.encode(
+      _SURROGATE.sub("\ufffd", text), add_special_tokens=False
+    )
+    pieces_T = np.array(encoded.ids, np.int32)
+    spans_Tx2 = np.array(encoded.offsets, int).reshape(-1, 2)
+    if tokenizer.definition:
+      spans = [_strip_span(text, *span) for span in spans_Tx2.tolist()]
+      words_Wx2 = spans_Tx2 = np.array(spans, int).reshape(-1, 2)
+      word_T = np.arange(len(spans))
+    else:
+      words = [x.span() for x in _WORD.finditer(text)]
+      words_Wx2 = np.array(words, int).reshape(-1, 2)
+      word_T = words_Wx2[:, 0].searchsorted(spans_Tx2[:, 0], "right") - 1
+      unknown = set(word_T[pieces_T == tokenizer.unk].tolist())
+      is_unknown_T = np.isin(word_T, [*unknown])
+      spans_Tx2[is_unknown_T] = words_Wx2[word_T[is_unknown_T]]
+    contexts[text] = Context(text, words_Wx2, pieces_T, spans_Tx2, word_T)
   return contexts
 
 
@@ -333,10 +306,12 @@ def find_answer_span(
   return (int(first), int(after)) if pieces else None
 
 
-def _targets(windows: Windows) -> Mapping[str, np.ndarray]:
+def _targets(
+  windows: Windows, tokenizer: Tokenizer
+) -> Mapping[str, np.ndarray]:
   """Returns `Windows.encoded.targets` for training."""
   answers = [q.answers[0] for q in windows.questions]
-  ids = windows.tokenizer.encode_lines([text for text, _ in answers])
+  ids = tokenizer.encode_lines([text for text, _ in answers])
   known = zip(windows.contexts, answers, ids, strict=True)
   span_Qx2 = [
     find_answer_span(context, start, start + len(text), pieces) or (-1, -1)
@@ -376,7 +351,7 @@ def best_answers(
     if spans_3xC.size:
       best = np.argsort(-spans_3xC[2], kind="stable")[0]  # NaN comes last
       first, last = spans_3xC[:2, best].astype(int)
-      answers.append(_extract_text(context, first, last, windows.tokenizer))
+      answers.append(_extract_text(context, first, last))
     else:
       answers.append(NO_ANSWER)
   return answers
@@ -408,43 +383,12 @@ def _candidates(
   return spans_3xC
 
 
-def _extract_text(
-  context: Context, first: int, last: int, tokenizer: Tokenizer
-) -> str:
+def _extract_text(context: Context, first: int, last: int) -> str:
   """Returns the original text of the pieces `first` to `last`."""
-  ends = []
-  for piece in (first, last):
-    word = context.word_T[piece]
-    a, b = np.searchsorted(context.word_T, (word, word + 1))
-    start, end = context.words_Wx2[word].tolist()
-    pieces = [tokenizer.vocab[i] for i in context.pieces_T[a:b]]
-    spans = _align_pieces(context.text[start:end], pieces, tokenizer)
-    ends += [start + x for x in spans[piece - a]]
-  return context.text[ends[0] : ends[-1]]
-
-
-def _align_pieces(
-  word: str, pieces: Sequence[str], tokenizer: Tokenizer
-) -> list[tuple[int, int]]:
-  """Returns start and end of each piece in its word.
-
-  The pieces spell the normalized word (lower case, without accents). If they
-  do not, as for [UNK], each piece covers the whole word.
-  """
-  pieces = [piece.removeprefix("##") for piece in pieces]
-  normalized = ["".join(tokenizer.normalize(c).split()) for c in word]
-  if "".join(normalized) != "".join(pieces):
-    return [(0, len(word))] * len(pieces)
-  # Index in `word` of each normalized character.
-  source_C = [i for i, text in enumerate(normalized) for _ in text]
-  spans = []
-  done = 0
-  for piece in pieces:
-    start = source_C[done]
-    end = source_C[done + len(piece) - 1] + 1
-    # Stripped accents (category Mn) belong to the letter before them.
-    while normalized[end : end + 1] == [""] and category(word[end]) == "Mn":
-      end += 1
-    spans.append((start, end))
-    done += len(piece)
-  return spans
+  start = context.spans_Tx2[first, 0]
+  end = context.spans_Tx2[last, 1]
+  after = [*context.spans_Tx2[last + 1 :, 0], len(context.text)][0]
+  # Stripped accents (category Mn) belong to the letter before them.
+  while end < after and category(context.text[end]) == "Mn":
+    end += 1
+  return context.text[start:end]

@@ -253,19 +253,6 @@ def _stored_shapes(
   return shapes
 
 
-def detect_task_head(network: Network) -> str:
-  """Returns a name in `hf_names.TASK_CLASSES`; "" if no head can be loaded."""
-  for head, class_name in hf_names.TASK_CLASSES.items():
-    modules = hf_names.task_head(head, network.backbone).values()
-    # Of Hugging Face's files only; those of ModernBERT all have these names.
-    names = {f"{name}.weight" for name in modules}
-    is_class = network.architecture.endswith(class_name)
-    if is_class or network.backbone != "modern":
-      if names <= network.arrays.shapes.keys():
-        return head
-  return ""
-
-
 def read_labels(fields: Mapping[str, Any]) -> list[str]:
   """Returns the class names of a `config.json` by id; [] if it has none."""
   labels = fields.get("id2label")
