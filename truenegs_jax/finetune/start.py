@@ -101,7 +101,7 @@ class Start:
     if matched := self.match_task(task):
       network = matched.networks[self.role]
       names = matched.names[self.role]
-      loaded = network.arrays.load()
+      loaded = network.load()
       for key, is_head in (("weights", False), ("head", True)):
         paths = [x for x in names if x.startswith(HEAD_PREFIXES) == is_head]
         if paths or not is_head:
@@ -357,7 +357,7 @@ def _find_classes(network: Network, head: str, task: Task) -> tuple[str, ...]:
   if task.kind == SPANS:
     return ()
   output = hf_names.task_head(head, network.backbone)["task_head/output"]
-  size = network.arrays.shapes[f"{output}.weight"][0]
+  size = network.shapes[f"{output}.weight"][0]
   if task.kind == SCORE and size == 1:
     return ()
   known = {label.casefold(): label for label in task.labels}

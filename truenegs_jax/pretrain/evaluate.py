@@ -30,7 +30,7 @@ from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import metrics
 from truenegs_jax.train.step import TrainState
-from truenegs_jax.weights import hf_folder
+from truenegs_jax.weights import match
 from truenegs_jax.workdir import files
 
 MASK_TEXT = "[MASK]"
@@ -355,7 +355,7 @@ def fill_masks(
   """
   if not sentences:
     return []
-  hf_folder.check_tokenizer(model, tokenizer)
+  match.check_tokenizer(model, tokenizer)
   [*_, config] = model.roles.values()
   rows = encode_sentences(tokenizer, sentences, max_length=config.max_positions)
   columns = itertools.zip_longest(*rows, fillvalue=tokenizer.pad)

@@ -96,6 +96,6 @@ def _read_known_keys(
     _ = kept.tokenizer  # raises if there is none
     known["data.vocab"] = str(kept.vocabulary)
   if generator := networks.get("generator"):
-    for name, size in generator.generator_sizes.items():
-      known[f"generator.{name}"] = size
+    for name in sections.GENERATOR_SIZES:
+      known[f"generator.{name}"] = generator.values[name]
   return known
