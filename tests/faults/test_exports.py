@@ -16,7 +16,7 @@ from support.faults import tries
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights import export_model, hf_folder
+from truenegs_jax.weights import hf_folder
 from truenegs_jax.workdir import checkpoints, saved_model
 from truenegs_jax.workdir.saved_model import build_model
 
@@ -106,7 +106,7 @@ def exported(tmp_path_factory):
   model = tiny.make_model(max_positions=64)
   folder = tmp_path_factory.mktemp("export")
   weight_files.write_export(folder, model, roles=["discriminator"])
-  export_model.write_checksums(folder / "discriminator")
+  hf_folder.write_checksums(folder / "discriminator")
   return folder / "discriminator"
 
 

@@ -461,6 +461,6 @@ def test_a_dry_run_needs_neither_weights_nor_data(tmp_path, monkeypatch):
   c.dry_run, c.init, c.finetune.data = True, "own/weights", str(tmp_path)
   code, printed = run(c, tmp_path / "out")
   assert code == 0 and not list(tmp_path.iterdir())
-  assert "'own/weights', which are looked up on the Hugging Face" in printed
+  assert "'own/weights', not on this machine" in printed
   assert f"{tmp_path}/MRPC/train.tsv (missing)" in printed
   assert "3 epochs of 7,336 rows, 690 steps" in " ".join(printed.split())

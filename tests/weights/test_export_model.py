@@ -164,7 +164,7 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path, no_torch):
   _export(model, output)
   before = _read_files(tmp_path)
   for folder, name, roles in (
-    (home, "thesis.tex", ()),
+    (home, "generator", ()),
     (tmp_path / "linked", "bert", ["bert"]),
     (output, "generator", ["discriminator"]),
   ):

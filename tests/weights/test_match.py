@@ -1,4 +1,4 @@
-"""What fits a model, what is left out, and what is refused."""
+"""Weights that fit a model, that are left out, and that are refused."""
 
 import dataclasses
 import json

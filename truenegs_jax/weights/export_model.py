@@ -23,12 +23,7 @@ from truenegs_jax.runtime.errors import (
   NonFiniteError,
   TrueNegsError,
 )
-from truenegs_jax.runtime.files import (
-  CHECKSUMS,
-  atomic_folder,
-  disk_errors,
-  sync,
-)
+from truenegs_jax.runtime.files import CHECKSUMS, atomic_folder, disk_errors
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import (
@@ -45,9 +40,8 @@ from truenegs_jax.weights import (
 TOLERANCE = 1e-4
 Arrays = Mapping[str, np.ndarray]
 DEFECT = "Nothing was exported. This is a defect. Please report it."
-CARD = "README.md"
 MODEL_FILES = {
-  *(CARD, CHECKSUMS, hf_folder.CONFIG, hf_folder.WEIGHTS),
+  *(hf_folder.CARD, CHECKSUMS, hf_folder.CONFIG, hf_folder.WEIGHTS),
   *(*tokenizer_lib.FILES, tokenizer_lib.CONFIG),
 }
 _CARD = """\
@@ -72,20 +66,13 @@ outputs = model(**tokenizer("A sentence.", return_tensors="pt"))
 
 Written by truenegs_jax {version}, which filtered no text and measured no bias.
 """
-_USES = {  # by class, or by the end of its name
-  "ElectraForPreTraining": "The network to fine-tune. Without fine-tuning, it"
-  " detects replaced tokens:\n`outputs.logits` is above 0 for them.",
-  hf_names.MODERN_ENCODER: "The network to fine-tune. The folder `detector`"
-  " adds the head that\ndetects replaced tokens.",
+_USES = {  # by class
+  "ElectraForPreTraining": "The network to fine-tune. It detects replaced"
+  " tokens: `outputs.logits` is above 0\nfor them.",
   hf_names.DETECTOR_CLASS: "Detects replaced tokens, with the probability"
   " `outputs.logits.softmax(-1)[..., 1]`.\n\n**To fine-tune, use the folder"
   " above.** The names of this head equal those of a\nclassifier of texts, so"
   " its two labels would load in silence as one.",
-  "ForSequenceClassification": "Classifies or scores texts: `outputs.logits`.",
-  "ForQuestionAnswering": "Finds the answer to a question (first text) in a"
-  " context: `outputs.start_logits`\nand `end_logits` score its first and last"
-  " token.",
-  "": "Fills masks.",
 }
 
 
@@ -164,12 +151,11 @@ def export_task(
     params["task_head"] = {**params["task_head"], "output": last}
   _check_finite(params)
   role = model.role
-  name = hf_names.architecture(model, role)
   fields = _task_fields(model, task)
   with atomic_folder(output) as partial:
     with disk_errors(output, safetensors.SafetensorError):
       write_model(partial, params, model, role, tokenizer, extra_fields=fields)
-      _finish_folder(partial, name, about)
+      _finish_folder(partial, hf_names.architecture(model, role), about)
     summary = compare_logits({role: partial}, params, model)
   return f"Exported to '{output}'. {summary}"
 
@@ -194,7 +180,7 @@ def export_weights(
   loaded, matched = load.load_own_model(find.Weights(init, report), report)
   name = find.hide_folders(init)
   about = f"Converted, not trained, from `{name}`, whose license applies."
-  roles = tuple(matched.networks)
+  roles = [*matched.networks]
   others = tuple(x for x in loaded.model.roles if x not in roles)
   missing = [x for x in matched.missing if not x.startswith(others)]
   load.report_missing(matched, missing, report)
@@ -209,17 +195,18 @@ def export_weights(
 def _task_fields(
   model: finetune.DownstreamModel, task: task_lib.Task
 ) -> dict[str, Any]:
-  fields: dict[str, Any] = {"classifier_dropout": model.head_dropout}
+  fields: dict[str, Any] = {}
+  if model.backbone == "modern" or task.kind != task_lib.SPANS:
+    fields["classifier_dropout"] = model.head_dropout
   if model.backbone == "modern":
     fields["classifier_pooling"] = model.pooling
-  if task.kind == task_lib.SPANS:
-    return fields if model.backbone == "modern" else {}
-  is_score = task.kind == task_lib.SCORE
-  return {
-    "problem_type": "regression" if is_score else "single_label_classification",
-    **hf_config.label_fields(task.labels or ("score",)),
-    **fields,
-  }
+  if task.kind == task_lib.SCORE:
+    fields["problem_type"] = "regression"
+    fields |= hf_config.label_fields(["score"])
+  if task.kind == task_lib.CLASSES:
+    fields["problem_type"] = "single_label_classification"
+    fields |= hf_config.label_fields(task.labels)
+  return fields
 
 
 def _check_finite(params: Mapping[str, Any]) -> None:
@@ -235,26 +222,28 @@ def _check_finite(params: Mapping[str, Any]) -> None:
 def check_replaceable(
   output: pathlib.Path, roles: Collection[str] = tuple(hf_names.NETWORKS)
 ) -> pathlib.Path:
-  """Returns the resolved `output` if `roles` may be written there.
-
-  An older export may be replaced: folders of `roles` with MODEL_FILES.
-  """
+  """Returns the resolved `output` if `roles` may be written there."""
   with disk_errors(output):
     output = output.expanduser().resolve()
     if not output.exists():
       return output
     if not output.is_dir():
       raise InputError(f"output='{output}' is a file. Choose another --output.")
-    for path in sorted(output.rglob("*")):
-      role, *parts = path.relative_to(output).parts
-      is_folder = parts in ([], [hf_names.DETECTOR])
-      is_ours = path.is_dir() if is_folder else path.name in MODEL_FILES
-      if role not in roles or not is_ours or path.is_symlink():
+    for path in sorted(output.iterdir()):
+      if path.name not in roles or not _is_export(path):
         raise InputError(
           f"output='{output}' holds what this export does not replace:"
           f" {path.name}. Move it away or choose another --output."
         )
   return output
+
+
+def _is_export(path: pathlib.Path) -> bool:
+  """Whether a folder, which is no link, has only files of an export."""
+  if path.resolve() != path or not path.is_dir():
+    return False
+  others = [x for x in path.iterdir() if x.name not in MODEL_FILES]
+  return all(x.name == hf_names.DETECTOR and _is_export(x) for x in others)
 
 
 def write_model(
@@ -306,7 +295,7 @@ def write_model(
 def _finish_folder(
   folder: pathlib.Path, class_name: str, about: str, language: str = ""
 ) -> None:
-  """Writes the model card and SHA256SUMS of all other files; flushes them."""
+  """Writes the model card, and then SHA256SUMS; flushes all files to disk."""
   import huggingface_hub  # slow to import
 
   metadata = huggingface_hub.ModelCardData(
@@ -315,29 +304,15 @@ def _finish_folder(
     library_name="transformers",
     tags=[class_name.partition("For")[0].lower(), "truenegs_jax"],
   )
-  use = next(x for name, x in _USES.items() if class_name.endswith(name))
   card = _CARD.format(
     metadata=metadata.to_yaml(),
     name=class_name,
-    use=use,
+    use=_USES.get(class_name, "A model for transformers 4.57 and 5."),
     about=about,
     version=importlib.import_module("truenegs_jax").__version__,
   )
-  write_checksums(folder)
-  (folder / CARD).write_text(card, encoding="utf-8")
-  sync(folder / CARD)
-
-
-def write_checksums(folder: pathlib.Path) -> None:
-  """Flushes all files to disk and writes SHA256SUMS of all but the card."""
-  lines = []
-  for path in sorted(folder.iterdir()):
-    if path.is_file() and path.name != CARD:
-      sync(path)
-      lines.append(f"{hf_folder.hash_file(path)}  {path.name}\n")
-  sums = folder / CHECKSUMS
-  sums.write_text("".join(lines), encoding="utf-8")
-  sync(sums)
+  (folder / hf_folder.CARD).write_text(card, encoding="utf-8")
+  hf_folder.write_checksums(folder)
 
 
 def compare_logits(

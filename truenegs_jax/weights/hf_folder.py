@@ -31,16 +31,13 @@ from truenegs_jax.config.sections import SIZES
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import InputError, printable
-from truenegs_jax.runtime.files import (
-  CHECKSUMS,
-  parse_json,
-  read_file,
-)
+from truenegs_jax.runtime.files import CHECKSUMS, parse_json, read_file, sync
 from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.weights import hf_config, hf_names
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+CARD = "README.md"
 FLAX = "flax_model.msgpack"
 PICKLE = "pytorch_model.bin"
 TORCH = "torch==2.13.0"
@@ -200,6 +197,20 @@ def hash_file(path: pathlib.Path) -> str:
   """Returns the SHA-256 of a file in hexadecimal digits."""
   with path.open("rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_checksums(folder: pathlib.Path) -> None:
+  """Flushes all files to disk and writes SHA256SUMS of all but the card."""
+  lines = []
+  for path in sorted(folder.iterdir()):
+    if path.is_dir():
+      continue
+    sync(path)
+    if path.name != CARD:
+      lines.append(f"{hash_file(path)}  {path.name}\n")
+  sums = folder / CHECKSUMS
+  sums.write_text("".join(lines), encoding="utf-8")
+  sync(sums)
 
 
 def _current_names(
