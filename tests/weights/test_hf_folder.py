@@ -28,7 +28,11 @@ from support.weight_files import (
   write_export,
 )
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.hf_folder import open_arrays, open_network
+from truenegs_jax.weights.hf_folder import (
+  open_arrays,
+  open_network,
+  write_checksums,
+)
 
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
@@ -311,3 +315,33 @@ def test_other_files_of_a_folder_must_be_its_own(tmp_path):
   (folder / "config.json").unlink()
   with pytest.raises(InputError, match="holds no config.json"):
     open_network(folder)
+
+
+# Case -> function from the text of SHA256SUMS to another; refused or accepted.
+SUMS = {
+  "empty": (lambda text: "", False),
+  "other name": (lambda text: text.replace(".safetensors", ".bin"), False),
+  "no last line": (lambda text: "\n".join(text.split("\n")[:-2]), False),
+  "two sums": (lambda text: text + "0" * 64 + text[64:], False),
+  "binary mark": (lambda text: text.replace("  ", " *"), True),
+  "other lines": (lambda text: f"# x\n{text[:64]}  ../a\n{text}", True),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_every_file_that_is_read_has_a_checksum(tmp_path, case):
+  folder = write_export(tmp_path, tiny.make_bert()) / "bert"
+  write_checksums(folder)
+  edit, is_accepted = SUMS[case]
+  path = folder / "SHA256SUMS"
+  path.write_text(edit(path.read_text()), newline="")
+  if is_accepted:
+    open_network(folder)
+    edit_config(folder, {"hidden_dropout_prob": 0.5})
+    with pytest.raises(InputError, match="config.json' is not as .*damaged"):
+      open_network(folder)
+    (folder / "tokenizer_config.json").unlink()
+  with pytest.raises(InputError, match="(is not as|missing, but) listed"):
+    open_network(folder)
+  path.unlink()
+  open_network(folder)
