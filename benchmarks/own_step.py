@@ -11,7 +11,7 @@ from truenegs_jax.configs import electra_small
 from truenegs_jax.objectives import masking, slot_predictions
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.weights import hf_folder, hf_names
+from truenegs_jax.weights import hf_config, hf_names
 
 
 class OwnStep:
@@ -39,7 +39,7 @@ class OwnStep:
     params = jax.tree.map(np.asarray, self._state.params)
     return {
       "configs": {
-        role: hf_folder.model_config(model, role, pad=0) for role in model.roles
+        role: hf_config.make_fields(model, role, pad=0) for role in model.roles
       },
       "tensors": {
         role: hf_names.to_huggingface(params, model, role)

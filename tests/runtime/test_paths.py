@@ -17,7 +17,7 @@ from truenegs_jax.data.tokenizer import load_tokenizer
 from truenegs_jax.runtime import buckets, paths
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.runtime.paths import join_inside
-from truenegs_jax.weights import arrays, hf_folder
+from truenegs_jax.weights import hf_folder
 from truenegs_jax.workdir import files
 
 SHARD = "train-00000-0000.tokens.npy"
@@ -150,8 +150,8 @@ LINKED = [
   (write_good_rows, rows_folder.load_vocabulary, "vocab.txt"),
   (write_card, read_dataset, "train.jsonl"),
   (write_saved, read_dataset, f"train/{ARROW}"),
-  (write_model, arrays.open_arrays, arrays.WEIGHTS),
-  (write_model, arrays.open_arrays, arrays.PICKLE),
+  (write_model, hf_folder.open_arrays, hf_folder.WEIGHTS),
+  (write_model, hf_folder.open_arrays, hf_folder.PICKLE),
   (write_model, hf_folder.verify_checksums, hf_folder.CHECKSUMS),
   (write_model, read_vocabulary, "vocab.txt"),
   (write_model, read_vocabulary, "tokenizer.json"),

@@ -15,7 +15,7 @@ from support import tiny
 from truenegs_jax import export
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights import find, hf_folder, load, match
+from truenegs_jax.weights import export_model, find, load, match
 from truenegs_jax.workdir import checkpoints
 
 TOKENIZER = make_tokenizer(
@@ -42,7 +42,7 @@ def write_export(
   tokenizer = kwargs.pop("tokenizer", TOKENIZER)
   for role in kwargs.pop("roles", None) or model.roles:
     (folder / role).mkdir(parents=True)
-    hf_folder.write_model(
+    export_model.write_model(
       folder / role, params, model, role, tokenizer, **kwargs
     )
   return folder

@@ -1,220 +1,347 @@
-"""Names, shapes, configs and tokenizer files of exported models."""
+"""Folders of strangers: formats, hostile files, old names and prefixes."""
 
+import io
 import json
+import os
+import pickle
+import struct
+import sys
+import types
+import zipfile
 
-import jax
+import ml_dtypes
+import msgpack
 import numpy as np
 import pytest
-from flax import traverse_util
+import safetensors.numpy
+from flax import serialization
 
-from support import tiny
-from support.weight_files import random_params
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.models import pretrain
-from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights import hf_config, hf_folder, hf_names
-
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = ["the", "mute", "swan", "##s", ",", "uber", "Über", "Swan", "über"]
-WORDS += ["天"]
-
-
-def _tokenizer(*, lowercase=True, specials_last=False):
-  words = WORDS + [f"w{i}" for i in range(tiny.V - len(WORDS) - len(SPECIALS))]
-  vocab = words + SPECIALS[::-1] if specials_last else SPECIALS + words
-  return make_tokenizer(vocab, lowercase=lowercase)
-
-
-def _pair(**fields):
-  model = tiny.make_model(**fields)
-  return model, random_params(model)
-
-
-def _bert(**fields):
-  model = pretrain.make_bert(vocab_size=tiny.V, variant="tiny", **fields)
-  return model, random_params(model)
-
-
-MODELS = {
-  "discriminator": _pair,
-  "generator": _pair,
-  "bert": _bert,
-  "pooled": lambda **fields: _bert(pooler=True, **fields),
-  "modern": lambda **fields: _bert(backbone="modern", **fields),
-}
-
-
-def _role(name):
-  return "bert" if name in ("pooled", "modern") else name
-
-
-def _make_released(role, variant, *, pooler=False):
-  if role == "bert":
-    return pretrain.make_bert(vocab_size=30_522, variant=variant, pooler=pooler)
-  return pretrain.make_electra(
-    vocab_size=30_522,
-    variant=variant,
-    generator_multiplier=1 / 3 if variant == "base" else 1 / 4,
-  )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("variant", "role", "pooler", "tensors", "parameters"),
-  [
-    ("small", "discriminator", False, 203, 13_549_057),
-    ("small", "generator", False, 204, 4_620_026),
-    ("base", "discriminator", False, 201, 109_483_009),
-    ("base", "generator", False, 204, 33_740_602),
-    ("base", "bert", True, 206, 110_106_428),
-    ("large", "bert", True, 398, 336_226_108),
-  ],
+from support import flax_files, tiny
+from support.weight_files import (
+  assert_same_tree,
+  edit_config,
+  edit_tensors,
+  load_params,
+  random_params,
+  read_tensors,
+  strip_prefix,
+  write_export,
 )
-def test_released_sizes_have_as_many_tensors_and_parameters_as_the_files(
-  variant, role, pooler, tensors, parameters
-):
-  model = _make_released(role, variant, pooler=pooler)
-  shapes = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
-  names = hf_names.name_table(model, role)
-  assert len(names) == tensors
-  selected = pretrain.select_params(shapes, role)
-  assert set(names) == set(traverse_util.flatten_dict(selected, sep="/"))
-  assert pretrain.count_parameters(selected) == parameters
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.weights.hf_folder import (
+  open_arrays,
+  open_network,
+  write_checksums,
+)
+
+WEIGHTS = "model.safetensors"
+PICKLE = "pytorch_model.bin"
+FLAX = "flax_model.msgpack"
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
-SHARED_FIELDS = {
-  "vocab_size": 99,
-  "max_position_embeddings": 128,
-  "hidden_dropout_prob": 0.2,
-  "attention_probs_dropout_prob": 0.3,
-  "layer_norm_eps": 1e-12,
-  "pad_token_id": 7,
+def _tensors():
+  x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+  return {
+    "a.weight": x,
+    "b.half": x.astype(np.float16),
+    "c.bfloat": x.astype(ml_dtypes.bfloat16),
+    "d.ids": np.arange(6)[None],
+  }
+
+
+def _header(header, num_data=8, num_bytes=None):
+  """Returns a safetensors file without the library's checks."""
+  if not isinstance(header, bytes):
+    header = json.dumps(header).encode()
+  size = struct.pack("<Q", len(header) if num_bytes is None else num_bytes)
+  return size + header + b"\0" * num_data
+
+
+def _entry(shape=(2,), offsets=(0, 8), dtype="F32"):
+  return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def _array(*parts, code=1):
+  return msgpack.ExtType(code, msgpack.packb(parts))
+
+
+FOUR = _array([1], "float32", b"\0" * 4)
+GOOD = msgpack.packb({"a": {"kernel": FOUR}})
+# Case -> file, its content (or a value for msgpack), words of the message.
+HOSTILE = {
+  "not json": (WEIGHTS, _header(b"hello"), "deserializing header"),
+  "overlap": (
+    WEIGHTS,
+    _header({"a": _entry(), "b": _entry(offsets=(4, 12))}, 12),
+    "deserializing header",
+  ),
+  "too short": (WEIGHTS, _header({"a": _entry()}, 7), "deserializing header"),
+  "long header": (WEIGHTS, _header(b"", 8, 2**20 + 1), "header has 1,048,577"),
+  "empty file": (WEIGHTS, b"", "cannot be read"),
+  "of Git LFS": (WEIGHTS, LFS, "git lfs pull"),
+  "Flax, empty": (FLAX, b"", "incomplete input"),
+  "cut off": (FLAX, GOOD[:-1], "incomplete input"),
+  "longer": (FLAX, GOOD + b"\0", "extra data"),
+  "pointer": (FLAX, LFS, "git lfs pull"),
+  "deep": (FLAX, b"\x81\xa1a" * 10**5 + GOOD, "StackError"),
+  "claims a map": (FLAX, b"\xdf\xff\xff\xff\xff", "max_map_len"),
+  "claims a list": (FLAX, b"\x81\xa1a\xdd\xff\xff\xff\xff", "max_array_len"),
+  "no map": (FLAX, 3, "cannot be read"),
+  "a number": (FLAX, {"a": 3}, "'a' is not one array"),
+  "objects": (FLAX, {"a": _array([1], "object", b"\0" * 8)}, "OBJECT array"),
+  "size": (FLAX, {"a": _array([3], "float32", b"\0" * 8)}, "reshape"),
+  "huge": (FLAX, {"a": _array([2**62, 0], "float32", b"")}, "too big"),
+  "two names": (FLAX, {"kernel": FOUR, "embedding": FOUR}, "'weight' is not"),
 }
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-FIELDS = {  # role -> class, family and SIZES
-  "generator": ("ElectraForMaskedLM", "electra", 256, 12, 4),
-  "bert": ("BertForMaskedLM", "bert", 768, 12, 12),
-}
-# Fields of transformers without a meaning for an encoder.
-UNUSED_FIELDS = {
-  "transformers_version",
-  "position_embedding_type",  # only in transformers 4.57, as "absolute"
-  "use_cache",
-  "is_decoder",
-  "add_cross_attention",
-  "bos_token_id",
-  "eos_token_id",
-}
 
 
-@pytest.mark.parametrize("role", FIELDS)
-def test_config_is_complete(role):
-  import transformers
+def _assert_refused(folder, *words):
+  """Checks the InputError, whose message must be printable."""
+  with pytest.raises(InputError, match="^init: ") as error:
+    open_arrays(folder)[1]()
+  message = str(error.value)
+  assert message.isprintable() and len(message) < 2_000
+  for word in (str(folder), *words):
+    assert word in message
 
-  sizes = dict(vocab_size=99, variant="base", max_positions=128)
-  rates = dict(dropout=0.2, attention_dropout=0.3)
-  if role == "bert":
-    model = pretrain.make_bert(**sizes, **rates)
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_refused(tmp_path, no_torch, case):
+  name, value, words = HOSTILE[case]
+  data = value if isinstance(value, bytes) else msgpack.packb(value)
+  (tmp_path / name).write_bytes(data)
+  _assert_refused(tmp_path, words)
+
+
+class _Canary:
+  """Creates a folder when its pickle is executed."""
+
+  path = ""
+
+  def __reduce__(self):
+    return (os.mkdir, (self.path,))
+
+
+def _zip(pickled):
+  """Wraps a pickle in a zip file, as torch.save does."""
+  buffer = io.BytesIO()
+  with zipfile.ZipFile(buffer, "w") as file:
+    file.writestr("archive/data.pkl", pickled)
+    file.writestr("archive/version", b"3\n")
+  return buffer.getvalue()
+
+
+@pytest.mark.parametrize("wrap", [bytes, _zip], ids=["plain", "zip"])
+@pytest.mark.parametrize("name", [PICKLE, FLAX, WEIGHTS])
+def test_code_in_a_pickle_is_not_executed(tmp_path, name, wrap):
+  canary = tmp_path / "canary"
+  _Canary.path = str(canary)
+  pickled = pickle.dumps({"a": _Canary()}, protocol=2)
+  (tmp_path / name).write_bytes(wrap(pickled))
+  _assert_refused(tmp_path, name)
+  assert not canary.exists()
+  pickle.loads(pickled)
+  assert canary.exists(), "the pickle is harmless"
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "zip", "old pickle"])
+def test_reads_every_type(tmp_path, kind):
+  tensors = _tensors()
+  if kind == "safetensors":
+    safetensors.numpy.save_file(tensors, tmp_path / WEIGHTS)
   else:
-    model = pretrain.make_electra(generator_multiplier=1 / 3, **sizes, **rates)
-  written = hf_folder.model_config(model, role, pad=7)
-  architecture, family, *sizes = FIELDS[role]
-  expected = dict(zip(SIZES, sizes, strict=True)) | {"model_type": family}
-  assert (SHARED_FIELDS | expected).items() <= written.items()
-  assert written["architectures"] == [architecture]
-  assert written["intermediate_size"] == 4 * written["hidden_size"]
-  default = transformers.AutoConfig.for_model(family)
-  fields = json.loads(default.to_json_string())
-  assert set(fields) - UNUSED_FIELDS <= set(written)
-  assert written.get("embedding_size") == (None if role == "bert" else 768)
+    torch = pytest.importorskip("torch")
+    saved = {x: torch.tensor(np.float32(y)) for x, y in tensors.items()}
+    saved["b.half"] = saved["b.half"].half()
+    saved["c.bfloat"] = saved["c.bfloat"].bfloat16().T
+    saved["d.ids"] = saved["d.ids"].long()
+    tensors["c.bfloat"] = tensors["c.bfloat"].T
+    path = tmp_path / PICKLE
+    torch.save(saved, path, _use_new_zipfile_serialization=kind == "zip")
+  shapes, load = open_arrays(tmp_path)
+  assert shapes == {name: x.shape for name, x in tensors.items()}
+  loaded = load()
+  for name, x in tensors.items():
+    assert loaded[name].dtype == x.dtype
+    np.testing.assert_array_equal(loaded[name], x)
 
 
-@pytest.mark.parametrize("family", ["electra", "bert"])
-def test_missing_fields_get_the_defaults_of_transformers(tmp_path, family):
-  import transformers
+@pytest.mark.parametrize(
+  "kind", ["expanded", "meta", "sparse", "nested", "list"]
+)
+def test_what_is_no_dense_array_is_refused(tmp_path, kind):
+  torch = pytest.importorskip("torch")
+  tied = torch.ones(10_000)
+  torch.save({"a": tied, "b": tied}, tmp_path / PICKLE)
+  open_arrays(tmp_path)
+  special = {
+    "expanded": torch.zeros(1).expand(10**6, 10**6),
+    "meta": torch.empty(2, 2, device="meta"),
+    "sparse": torch.eye(2).to_sparse(),
+    "nested": {"a": torch.eye(2)},
+  }
+  value = {"b": special[kind]} if kind in special else [tied]
+  torch.save(value, tmp_path / PICKLE)
+  _assert_refused(tmp_path, "4,000,000,0" if kind == "expanded" else PICKLE)
 
-  path = tmp_path / "config.json"
-  path.write_text(json.dumps({"model_type": family, "vocab_size": 99}))
-  fields = hf_config.read_fields(path)
-  defaults = transformers.AutoConfig.for_model(family).to_dict()
-  assert fields.pop("vocab_size") == 99
-  for name in fields.keys() - {"position_embedding_type", "is_decoder"}:
-    assert fields[name] == defaults[name], name
-  assert {"hidden_size", "num_attention_heads", "hidden_act"} <= fields.keys()
-  for rate in (1.5, -0.1, "0.1", None, True):  # a model takes its default
-    odd = {**fields, "vocab_size": 99, "hidden_dropout_prob": rate}
-    assert "dropout" not in hf_config.read_sizes(odd)
+
+def test_a_pickle_needs_a_recent_torch(tmp_path, monkeypatch):
+  (tmp_path / PICKLE).write_bytes(b"")
+  for torch in None, types.SimpleNamespace(__version__="2.9.1"):
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    _assert_refused(tmp_path, "pip install torch==", FLAX)
 
 
-@pytest.mark.parametrize("name", ["generator", "bert", "modern"])
-@pytest.mark.parametrize("specials_last", [False, True])
-@pytest.mark.parametrize("lowercase", [False, True])
-def test_transformers_tokenizes_like_our_tokenizer(
-  tmp_path, lowercase, specials_last, name
+@pytest.mark.parametrize("name", [WEIGHTS, FLAX, PICKLE])
+def test_links_folders_and_pipes_are_refused(tmp_path, name):
+  path = tmp_path / "folder" / name
+  path.mkdir(parents=True)
+  _assert_refused(path.parent, "not a file")
+  path.rmdir()
+  os.mkfifo(path)  # reading it would block forever
+  _assert_refused(path.parent, "not a file")
+  for target in ("../real", "/dev/zero"):
+    path.unlink()
+    path.symlink_to(target)
+    _assert_refused(path.parent, "leads out of the folder")
+
+
+def test_links_of_the_hubs_cache_stay_in_their_repository(tmp_path):
+  folder = tmp_path / "models--X--Y" / "snapshots" / "0123"
+  folder.mkdir(parents=True)
+  for owner in ("Y", "Z"):
+    blobs = tmp_path / f"models--X--{owner}" / "blobs"
+    blobs.mkdir(parents=True)
+    safetensors.numpy.save_file(_tensors(), blobs / "abc")
+  (folder / WEIGHTS).symlink_to("../../blobs/abc")
+  assert len(open_arrays(folder)[1]()) == 4
+  (folder / WEIGHTS).unlink()
+  (folder / WEIGHTS).symlink_to("../../../models--X--Z/blobs/abc")
+  _assert_refused(folder, "leads out of the folder")
+
+
+@pytest.mark.parametrize("kind", ["pair", "pooled"])
+def test_a_flax_file_is_read_bit_for_bit_and_before_a_pickle(
+  tmp_path, no_torch, kind
 ):
-  from transformers import AutoTokenizer
-
-  ours = _tokenizer(lowercase=lowercase, specials_last=specials_last)
-  model, params = MODELS[name](max_positions=48)
-  hf_folder.write_model(tmp_path, params, model, _role(name), ours)
-  theirs = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
-  texts = [
-    "The mute Swans, über alles",
-    "ÜBER über\u0301  uber\tSwan\u00a0w3 w33",
-    "天swan the\u0000 天天 " + "w" * 101,
-    "",
-  ]
-  bare = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
-  assert bare == ours.encode_lines(texts)
-  assert len({tuple(ids) for ids in bare}) == len(texts)
-
-  a, b = ours.encode_lines(["the swan", "mute"])
-  pair = theirs("the swan", "mute")
-  assert pair["input_ids"] == [ours.cls, *a, ours.sep, *b, ours.sep]
-  types = [0] * (len(a) + 2) + [1] * (len(b) + 1)
-  assert pair.get("token_type_ids") == (None if name == "modern" else types)
-  assert ours.special_ids == (
-    theirs.pad_token_id,
-    theirs.unk_token_id,
-    theirs.cls_token_id,
-    theirs.sep_token_id,
-    theirs.mask_token_id,
-  )
-  assert theirs.model_max_length == 48
-  assert len(theirs) == tiny.V  # transformers added no tokens
+  model = tiny.make_model(max_positions=64)
+  if kind == "pooled":
+    model = tiny.make_bert(max_positions=64, pooler=True)
+  write_export(tmp_path, model)
+  for role in model.roles:
+    flax_files.convert(tmp_path / role)
+    (tmp_path / role / PICKLE).write_bytes(b"not read")
+  loaded, lines = load_params(tmp_path, model, complete=True)
+  assert_same_tree(loaded, random_params(model))
+  assert not lines
 
 
-def test_a_vocabulary_of_another_size_is_refused(tmp_path):
-  model, params = _pair()
-  tokenizer = make_tokenizer(SPECIALS + WORDS, lowercase=True)
-  with pytest.raises(InputError, match="15 entries, but the model has 70"):
-    hf_folder.write_model(tmp_path, params, model, "generator", tokenizer)
+def test_small_arrays_of_flax_are_read(tmp_path):
+  tree = {"a": {"scale": np.float32([1])}, "b": {"bias": np.float16([2])}}
+  (tmp_path / FLAX).write_bytes(serialization.to_bytes(tree))
+  assert open_arrays(tmp_path)[1]() == {"a.weight": 1, "b.bias": 2}
 
 
-def test_a_backbone_without_counterpart_is_refused(tmp_path, monkeypatch):
-  model = tiny.make_model(backbone="modern")
-  assert not hf_names.unsupported_reason(model)
-  monkeypatch.delitem(hf_names.BACKBONES, "modern")
-  assert hf_names.unsupported_reason(model)
-  assert not hf_names.unsupported_reason(tiny.make_model())
-  params = random_params(model)
-  with pytest.raises(InputError, match="backbone='modern'"):
-    hf_folder.write_model(tmp_path, params, model, "generator", _tokenizer())
-  assert not list(tmp_path.iterdir())
+WRAPPERS = ["_orig_mod.", "module.", "model.", "module._orig_mod.", "0.auto."]
 
 
-def test_parameters_unknown_to_transformers_are_refused():
-  model, params = _pair()
-  params["generator"]["layer_0"]["gate"] = {"kernel": np.zeros((2, 2))}
-  with pytest.raises(InputError, match="generator/layer_0/gate/kernel"):
-    hf_names.to_huggingface(params, model, "generator")
-  _, params = _pair()
-  params["adapter"] = {"kernel": np.zeros((2, 2))}
-  with pytest.raises(InputError, match="adapter/kernel"):
-    hf_names.to_huggingface(params, model, "generator")
-  model, _ = _bert()
-  _, params = _bert(pooler=True)
-  with pytest.raises(InputError, match="pooled/pooler/kernel"):
-    hf_names.to_huggingface(params, model, "bert")
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("kind", ["bert", "bare", "modern"])
+def test_a_common_prefix_of_names_is_taken_off_and_said(
+  tmp_path, kind, wrapper
+):
+  backbone = "modern" if kind == "modern" else "encoder"
+  model = tiny.make_bert(max_positions=64, backbone=backbone)
+  folder = write_export(tmp_path, model) / "bert"
+  if kind == "bare":
+    strip_prefix(folder)
+  expected, drawn = load_params(folder, model)
+  tensors = read_tensors(folder)
+  old = dict.fromkeys(tensors)
+  edit_tensors(folder, old | {f"{wrapper}{x}": y for x, y in tensors.items()})
+  # What does not begin with it, such as a loss, is outside of the network.
+  edit_tensors(folder, {"loss.weight": np.ones(3, np.float32)})
+  loaded, lines = load_params(folder, model)
+  assert_same_tree(loaded, expected)
+  line = f"init: read the names of '{folder}' without the prefix '{wrapper}'."
+  left_out = f"init: left out what this model lacks of '{folder}': loss."
+  assert lines == [line, left_out, *drawn]
+
+
+@pytest.mark.parametrize("make", [tiny.make_model, tiny.make_bert])
+def test_reads_old_names_and_ignores_old_constants(tmp_path, make):
+  model = make(max_positions=64)
+  write_export(tmp_path, model)
+  for role in model.roles:
+    family = "bert" if role == "bert" else "electra"
+    new = {f"{family}.embeddings.position_ids": np.arange(64)[None]}
+    for name, x in read_tensors(tmp_path / role).items():
+      if "LayerNorm" in name:
+        old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        new |= {name: None, old.replace("LayerNorm.bias", "LayerNorm.beta"): x}
+      if name == "cls.predictions.bias":
+        new |= {name: None, "cls.predictions.decoder.bias": x}
+    edit_tensors(tmp_path / role, new)
+  assert_same_tree(load_params(tmp_path, model)[0], random_params(model))
+
+
+def test_a_config_without_model_type_is_that_of_its_class(tmp_path):
+  model = tiny.make_bert(max_positions=64)
+  folder = write_export(tmp_path, model) / "bert"
+  edit_config(folder, {"model_type": None})
+  assert_same_tree(load_params(folder, model)[0], random_params(model))
+  for classes in None, [], ["GPT2Model"], "BertModel":
+    edit_config(folder, {"architectures": classes})
+    with pytest.raises(InputError, match='Add it .* "model_type": "bert"'):
+      open_network(folder)
+  edit_config(folder, {"model_type": "gpt2"})
+  with pytest.raises(InputError, match="model_type 'gpt2'.*bert, electra"):
+    open_network(folder)
+
+
+def test_other_files_of_a_folder_must_be_its_own(tmp_path):
+  folder = write_export(tmp_path, tiny.make_bert()) / "bert"
+  for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
+    (folder / name).rename(tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(InputError, match=f"{name}.*leads out"):
+      open_network(folder)
+    (tmp_path / name).replace(folder / name)
+  text = (folder / "config.json").read_text()
+  (folder / "config.json").write_text(text[:-40])
+  with pytest.raises(InputError, match="config.json' cannot be read"):
+    open_network(folder)
+  (folder / "config.json").unlink()
+  with pytest.raises(InputError, match="holds no config.json"):
+    open_network(folder)
+
+
+# Case -> function from the text of SHA256SUMS to another; refused or accepted.
+SUMS = {
+  "empty": (lambda text: "", False),
+  "other name": (lambda text: text.replace(".safetensors", ".bin"), False),
+  "no last line": (lambda text: "\n".join(text.split("\n")[:-2]), False),
+  "two sums": (lambda text: text + "0" * 64 + text[64:], False),
+  "binary mark": (lambda text: text.replace("  ", " *"), True),
+  "other lines": (lambda text: f"# x\n{text[:64]}  ../a\n{text}", True),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_every_file_that_is_read_has_a_checksum(tmp_path, case):
+  folder = write_export(tmp_path, tiny.make_bert()) / "bert"
+  write_checksums(folder)
+  edit, is_accepted = SUMS[case]
+  path = folder / "SHA256SUMS"
+  path.write_text(edit(path.read_text()), newline="")
+  if is_accepted:
+    open_network(folder)
+    edit_config(folder, {"hidden_dropout_prob": 0.5})
+    with pytest.raises(InputError, match="config.json' is not as .*damaged"):
+      open_network(folder)
+    (folder / "tokenizer_config.json").unlink()
+  with pytest.raises(InputError, match="(is not as|missing, but) listed"):
+    open_network(folder)
+  path.unlink()
+  open_network(folder)

@@ -12,15 +12,16 @@ import optax
 import pytest
 
 from support import tiny
-from support.weight_files import random_params, write_export
+from support.weight_files import edit_config, random_params, write_export
 from truenegs_jax.config import sections
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.models import pretrain
+from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.objectives import electra, mlm
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime import rng as rng_lib
+from truenegs_jax.runtime.errors import TrueNegsError
 from truenegs_jax.train import optim, step
-from truenegs_jax.weights import export_model, hf_folder, hf_names
+from truenegs_jax.weights import export_model, hf_config, hf_names
 
 # Embeddings narrower than both networks, as wide as the discriminator, as the
 # generator, and as both.
@@ -75,16 +76,27 @@ def test_logits_match_transformers(
   _check_logits(tmp_path, monkeypatch, model, params, _batch(length))
 
 
-@pytest.mark.parametrize("name", ["tiny", "bert", "modern"])
+EPSILONS = {"tiny": 1e-12, "bert": 1e-12, "modern": 1e-5}
+
+
+@pytest.mark.parametrize("name", EPSILONS)
 def test_logits_match_with_small_variances(
   torch_models, tmp_path, monkeypatch, name
 ):
-  # With variances near 1e-6, a layer norm's epsilon of 1e-6 instead of 1e-12
-  # would change the logits.
+  # With variances near 1e-6, another epsilon of layer norms changes the logits.
+  # config.json gets it from here, as a wrong one of ours would be written, too.
   model, params = _model_and_params(name)
   for table in params["embeddings"].keys() - {"norm"}:
     params["embeddings"][table] *= 0.005
-  _check_logits(tmp_path, monkeypatch, model, params, _batch(24))
+  field = "norm_eps" if name == "modern" else "layer_norm_eps"
+  fields = {field: EPSILONS[name]}
+  check = functools.partial(
+    _check_logits, monkeypatch=monkeypatch, params=params, fields=fields
+  )
+  check(tmp_path / "ours", model=model, batch=_batch(24))
+  other = encoder.replace_configs(model, norm_epsilon=1e-6)
+  with pytest.raises(TrueNegsError, match="differ from ours"):
+    check(tmp_path / "other", model=other, batch=_batch(24))
 
 
 @pytest.mark.parametrize(
@@ -115,13 +127,15 @@ def test_three_steps_of_modernbert_match_pytorch(torch_models):
   _check_gradients(torch_models, "modern", options, steps=3)
 
 
-def _check_logits(tmp_path, monkeypatch, model, params, batch):
+def _check_logits(tmp_path, monkeypatch, model, params, batch, fields=None):
   assert not (batch["documents"] > 0).all()
   inputs = {name: x for name, x in batch.items() if name != "row"}
   monkeypatch.setattr(export_model, "TOLERANCE", 1e-5)
   monkeypatch.setattr(export_model, "_random_inputs", lambda config: inputs)
   write_export(tmp_path, model, params)
   folders = {role: tmp_path / role for role in model.roles}
+  for folder in folders.values():
+    edit_config(folder, fields or {})
   summary = export_model.compare_logits(folders, params, model)
   largest = [float(x) for x in re.findall(r"largest ([\d.e-]+)\)", summary)]
   assert largest and min(largest) > 0.5  # small logits would hide differences
@@ -273,7 +287,7 @@ def _torch_network(torch_models, model, params):
   """Returns the same network in PyTorch and its loss function."""
   configs, tensors = {}, {}
   for role in model.roles:
-    configs[role] = hf_folder.model_config(model, role, pad=tiny.PAD)
+    configs[role] = hf_config.make_fields(model, role, pad=tiny.PAD)
     tensors[role] = hf_names.to_huggingface(params, model, role)
   if "bert" in configs:
     network = torch_models.TorchBert(configs["bert"], tensors["bert"])
@@ -304,13 +318,12 @@ def test_released_sizes_match_transformers(size, tmp_path, monkeypatch):
     return x if "scale" in names else x * (0.6 if "query" in names else 0.2)
 
   params = jax.tree_util.tree_map_with_path(scale, random_params(model))
-  exported = export_model.export_model(
+  words = [*SPECIALS, *(f"w{i}" for i in range(5, 30_522))]
+  line = export_model.export_model(
     model,
     jax.tree.map(np.float32, params),
-    make_tokenizer(
-      [*SPECIALS, *(f"w{i}" for i in range(5, 30_522))], lowercase=True
-    ),
+    make_tokenizer(words, lowercase=True),
     tmp_path / "export",
   )
-  assert "computes our logits" in exported.summary
-  print(exported.summary)
+  assert "computes our logits" in line
+  print(line)

@@ -27,7 +27,7 @@ from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
 from truenegs_jax.train import guards, sharding
-from truenegs_jax.weights import export_model, find, hf_names, model_card
+from truenegs_jax.weights import export_model, find, hf_names
 from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.lock import Lease
 
@@ -240,43 +240,35 @@ def _export(
   output = folder / results.MODEL
   shutil.rmtree(output, ignore_errors=True)  # of a kill before the result
   try:
-    exported = export_model.export_task(
+    return export_model.export_task(
       params,
       setup.model,
       start.tokenizer,
       output,
       task=setup.data.task,
-      origin=_describe_origin(setup, result),
+      about=_describe_origin(setup, result),
     )
   except errors.DiskError:
     raise
   except errors.TrueNegsError as e:
     return f"NOT EXPORTED: {errors.printable(e)}"
-  return f"Exported to '{exported.output}'. {exported.summary}"
 
 
-def _describe_origin(
-  setup: loop.TrainingSetup, result: results.Result
-) -> model_card.ModelOrigin:
+def _describe_origin(setup: loop.TrainingSetup, result: results.Result) -> str:
   """Describes a run for its model card, without paths of this machine."""
   o = setup.options
-  hide = model_card.hide_folders
+  data = setup.data
   names = " ".join(filter(None, [o.finetune.data, *o.files.values()]))
-  origin = f"`{hide(o.init)}`" if o.init else "weights drawn at random"
   scores = results.format_scores(result.scores["dev"])
-  return model_card.ModelOrigin(
-    {
-      "Training": f"""\
-* Data: {len(setup.data.train.tokens):,} rows of `{hide(names)}`
-* Fine-tuned from: {origin}
+  hide = find.hide_folders
+  start = hide(o.init) or "weights drawn at random"
+  return f"""\
+* Task: {data.task.title}, {len(data.train.tokens):,} rows of `{hide(names)}`
+* Fine-tuned from: `{start}`
 * Recipe: {result.step:,} steps of {o.batch_size} rows of at most
-  {o.length} tokens, head `{setup.model.head}`, seed {result.seed}""",
-      "Evaluation": f"""\
-Dev set: {len(setup.data.dev.examples):,} examples, in percent: {scores}. Other
-seeds have other scores; compare models by the mean of several.""",
-    },
-    limits=[f"Longer texts than {o.length} tokens were truncated."],
-  )
+  {o.length} tokens, head `{setup.model.head}`, seed {result.seed}
+* Dev set: {len(data.dev.examples):,} examples, in percent: {scores}. Other seeds
+  have other scores; compare models by the mean of several."""
 
 
 def _report_results(

@@ -107,7 +107,7 @@ class Start:
     weights = DRAWN
     if matched := self.match_task(task):
       names = matched.names[self.role]
-      loaded = matched.networks[self.role].arrays.load()
+      loaded = matched.networks[self.role].load()
       paths = sorted(x for x in names if not x.startswith(HEAD_PREFIXES))
       weights = task_data.fingerprint(loaded[names[x]].tobytes() for x in paths)
     return {

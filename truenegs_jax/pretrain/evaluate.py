@@ -25,7 +25,7 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import guards, metrics
-from truenegs_jax.weights import hf_folder
+from truenegs_jax.weights import match
 from truenegs_jax.workdir import files
 
 SEARCHED = 20  # rows to search for corrections, for each of `eval.rows`
@@ -331,7 +331,7 @@ def fill_masks(
   """
   if not sentences:
     return []
-  hf_folder.check_tokenizer(model, tokenizer)
+  match.check_tokenizer(model, tokenizer)
   [*_, config] = model.roles.values()
   rows = predict_slots.encode_sentences(
     tokenizer, sentences, max_length=config.max_positions

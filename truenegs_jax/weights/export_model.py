@@ -1,10 +1,11 @@
 """Exports a model to folders that transformers loads.
 
-result = export_task(params, model, tokenizer, output, task=task, origin=origin)
-result = export_weights("google-bert/bert-base-uncased", output)
+line = export_task(params, model, tokenizer, output, task=task, about=text)
+line = export_weights("google-bert/bert-base-uncased", output)
 """
 
-import dataclasses
+import importlib
+import json
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
+import safetensors.numpy
 
+from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import (
@@ -21,51 +23,57 @@ from truenegs_jax.runtime.errors import (
   NonFiniteError,
   TrueNegsError,
 )
-from truenegs_jax.runtime.files import (
-  CHECKSUMS,
-  atomic_folder,
-  disk_errors,
-  sync,
-)
+from truenegs_jax.runtime.files import CHECKSUMS, atomic_folder, disk_errors
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import (
-  arrays,
+  find,
   hf_config,
   hf_folder,
   hf_names,
   load,
-  model_card,
+  match,
 )
-from truenegs_jax.weights.find import Weights, split_init
 
 # Of f32 logits, relative to max(1, largest). Rounding causes up to 2e-5 in 24
 # layers with large weights, a misplaced tensor 1e-2 and more.
 TOLERANCE = 1e-4
 Arrays = Mapping[str, np.ndarray]
-INPUT_NAMES = {  # of a batch -> of transformers
-  "tokens": "input_ids",
-  "types": "token_type_ids",
-  "documents": "attention_mask",
-}
+DEFECT = "Nothing was exported. This is a defect. Please report it."
 MODEL_FILES = {
-  model_card.CARD,
-  CHECKSUMS,
-  "config.json",
-  "model.safetensors",
-  "tokenizer.json",
-  "tokenizer_config.json",
-  "vocab.txt",
+  *(hf_folder.CARD, CHECKSUMS, hf_folder.CONFIG, hf_folder.WEIGHTS),
+  *(*tokenizer_lib.FILES, tokenizer_lib.CONFIG),
 }
+_CARD = """\
+---
+{metadata}
+---
 
+# {name}
 
-@dataclasses.dataclass(frozen=True)
-class ExportResult:
-  """A finished export."""
+{use}
 
-  output: pathlib.Path
-  # For the user: transformers computed our logits, or why it was not checked.
-  summary: str
+```python
+from transformers import AutoTokenizer, {name}
+
+folder = "."  # the folder of this file, or the model's name on the hub
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = {name}.from_pretrained(folder)
+outputs = model(**tokenizer("A sentence.", return_tensors="pt"))
+```
+
+{about}
+
+Written by truenegs_jax {version}, which filtered no text and measured no bias.
+"""
+_USES = {  # by class
+  "ElectraForPreTraining": "The network to fine-tune. It detects replaced"
+  " tokens: `outputs.logits` is above 0\nfor them.",
+  hf_names.DETECTOR_CLASS: "Detects replaced tokens, with the probability"
+  " `outputs.logits.softmax(-1)[..., 1]`.\n\n**To fine-tune, use the folder"
+  " above.** The names of this head equal those of a\nclassifier of texts, so"
+  " its two labels would load in silence as one.",
+}
 
 
 def export_model(
@@ -74,38 +82,45 @@ def export_model(
   tokenizer: Tokenizer,
   output: str | pathlib.Path,
   *,
-  origin: model_card.ModelOrigin = model_card.UNKNOWN,
+  about: str = "",
+  language: str = "",
   roles: Sequence[str] = (),
-) -> ExportResult:
+) -> str:
   """Writes a folder for each role, with model card and SHA-256 checksums.
 
   >>> model, params, tokenizer = load("runs/electra_demo")
-  >>> result = export_model(model, params, tokenizer, "my_electra")
-  >>> sorted(path.name for path in result.output.iterdir())
-  ['discriminator', 'generator']
+  >>> line = export_model(model, params, tokenizer, "my_electra")
+  >>> line.partition(".")[0]
+  "Exported to 'my_electra'"
 
   Args:
     model: ELECTRA's pair or BERT.
     params: f32 arrays of numpy or jax.
     output: the folder to create. An older export there is replaced after the
       new one is complete and checked.
-    origin: where the weights come from, for the model cards.
+    about: Markdown for the model cards, such as training and evaluation.
+    language: ISO 639-1, for the hub; "" if unknown.
     roles: the networks to write; empty means all.
+
+  Returns a line for the user: where the export is, and that transformers
+  computed our logits, or why that was not checked.
   """
   roles = roles or tuple(model.roles)
-  output = check_replaceable(open_path("output", output), roles)
+  resolved = check_replaceable(open_path("output", output), roles)
   params = jax.device_get(params)
   _check_finite(params)
-  with atomic_folder(output) as partial:
+  with atomic_folder(resolved) as partial:
     folders = {role: partial / role for role in roles}
     for role, folder in folders.items():
       for part, name in hf_names.list_classes(model, role):
-        network = (params, model, role, tokenizer)
-        card = model_card.pretrained_card(*network, origin, name)
-        path = folder / part
-        _write_folder(output, path, network, card, class_name=name)
+        with disk_errors(resolved, safetensors.SafetensorError):
+          (folder / part).mkdir(exist_ok=True)
+          write_model(
+            folder / part, params, model, role, tokenizer, class_name=name
+          )
+          _finish_folder(folder / part, name, about, language)
     summary = compare_logits(folders, params, model)
-  return ExportResult(output, summary)
+  return f"Exported to '{output}'. {summary}"
 
 
 def export_task(
@@ -115,97 +130,82 @@ def export_task(
   output: pathlib.Path,
   *,
   task: task_lib.Task,
-  origin: model_card.ModelOrigin,
-) -> ExportResult:
+  about: str,
+) -> str:
   """Writes a fine-tuned model to a folder, with model card and checksums.
 
   AutoModelForSequenceClassification or AutoModelForQuestionAnswering computes
   the trained logits, with scores in the task's units. `output` must not exist.
+  Returns a line for the user, as `export_model` does.
   """
   if output.exists() and not is_bucket(output):
     raise InputError(
       f"output='{output}' exists. Move it away or choose another folder."
     )
-  params = _unscale(jax.device_get(params), task)
+  params = dict(jax.device_get(params))
+  if task.kind == task_lib.SCORE:  # the head's are (score - offset) / scale
+    offset, scale = map(np.float32, task.scale)
+    last = {x: y * scale for x, y in params["task_head"]["output"].items()}
+    last["bias"] += offset
+    params["task_head"] = {**params["task_head"], "output": last}
   _check_finite(params)
   role = model.role
-  card = model_card.task_card(params, model, tokenizer, task, origin)
   fields = _task_fields(model, task)
   with atomic_folder(output) as partial:
-    network = (params, model, role, tokenizer)
-    _write_folder(output, partial, network, card, extra_fields=fields)
+    with disk_errors(output, safetensors.SafetensorError):
+      write_model(partial, params, model, role, tokenizer, extra_fields=fields)
+      _finish_folder(partial, hf_names.architecture(model, role), about)
     summary = compare_logits({role: partial}, params, model)
-  return ExportResult(output, summary)
-
-
-def _unscale(params: Mapping[str, Any], task: task_lib.Task) -> dict[str, Any]:
-  """Returns parameters of scores, for those of (score - offset) / scale."""
-  if task.kind != task_lib.SCORE:
-    return dict(params)
-  offset, scale = map(np.float32, task.scale)
-  head = params["task_head"]
-  output = {name: x * scale for name, x in head["output"].items()}
-  output["bias"] += offset
-  return {**params, "task_head": {**head, "output": output}}
+  return f"Exported to '{output}'. {summary}"
 
 
 def export_weights(
   init: str, output: pathlib.Path, *, report: Callable[[str], object] = print
-) -> ExportResult:
+) -> str:
   """Converts weights of any size, in any format of `config.init`.
 
   `report` receives lines about downloads and about heads drawn at random.
+  Returns a line for the user, as `export_model` does.
   """
   # Checked first, as reading the weights may take long.
-  output = check_replaceable(output)
-  for location in split_init(init):
+  resolved = check_replaceable(output)
+  for location in find.split_init(init):
     path = open_path("init", location).resolve()
-    if path.exists() and (path == output or output in path.parents):
+    if path.exists() and (path == resolved or resolved in path.parents):
       raise InputError(
         f"output='{output}' holds the weights to convert. Choose another"
         " --output."
       )
-  weights = Weights(init, report)
-  model, matched = load.match_own_model(weights, report)
-  for line in matched.left_out_lines():
-    report(line)
-  # A report would name a generator that is not written.
-  params = load.load_params(matched, report=lambda line: None)
-  random_modules = {}
-  for role, network in matched.networks.items():
-    random_modules[role] = names = matched.missing_modules(role)
-    if names:
-      report(f"init: NOT in {network.location}, so DRAWN AT RANDOM: {names}.")
-  name = model_card.hide_folders(init)
-  origin = model_card.ModelOrigin(
-    {"Training": f"* Converted, not trained, by truenegs_jax from: `{name}`"},
-    limits=["The licence of the original applies."],
-    random_modules=random_modules,
-  )
-  return export_model(
-    model,
-    params,
-    matched.tokenizer,
-    output,
-    origin=origin,
-    roles=tuple(matched.networks),
-  )
+  loaded, matched = load.load_own_model(find.Weights(init, report), report)
+  name = find.hide_folders(init)
+  about = f"Converted, not trained, from `{name}`, whose license applies."
+  roles = [*matched.networks]
+  others = tuple(x for x in loaded.model.roles if x not in roles)
+  missing = [x for x in matched.missing if not x.startswith(others)]
+  load.report_missing(matched, missing, report)
+  if missing:
+    about += (
+      "\n\n**NOT ALL WEIGHTS ARE TRAINED. THE ORIGINAL LACKS THESE, SO THEY ARE"
+      f" DRAWN AT RANDOM: `{load.list_modules(missing)}`.** Train them first."
+    )
+  return export_model(*loaded, output, about=about, roles=roles)
 
 
 def _task_fields(
   model: finetune.DownstreamModel, task: task_lib.Task
 ) -> dict[str, Any]:
-  fields: dict[str, Any] = {"classifier_dropout": model.head_dropout}
+  fields: dict[str, Any] = {}
+  if model.backbone == "modern" or task.kind != task_lib.SPANS:
+    fields["classifier_dropout"] = model.head_dropout
   if model.backbone == "modern":
     fields["classifier_pooling"] = model.pooling
-  if task.kind == task_lib.SPANS:
-    return fields if model.backbone == "modern" else {}
-  is_score = task.kind == task_lib.SCORE
-  return {
-    "problem_type": "regression" if is_score else "single_label_classification",
-    **hf_config.label_fields(task.labels or ("score",)),
-    **fields,
-  }
+  if task.kind == task_lib.SCORE:
+    fields["problem_type"] = "regression"
+    fields |= hf_config.label_fields(["score"])
+  if task.kind == task_lib.CLASSES:
+    fields["problem_type"] = "single_label_classification"
+    fields |= hf_config.label_fields(task.labels)
+  return fields
 
 
 def _check_finite(params: Mapping[str, Any]) -> None:
@@ -228,16 +228,12 @@ def check_replaceable(
       return output
     if not output.is_dir():
       raise InputError(f"output='{output}' is a file. Choose another --output.")
-    other = [
-      x.name
-      for x in sorted(output.iterdir())
-      if x.name not in roles or not _is_export(x)
-    ]
-  if other:
-    raise InputError(
-      f"output='{output}' holds what this export does not replace:"
-      f" {', '.join(other[:5])}. Move it away or choose another --output."
-    )
+    for path in sorted(output.iterdir()):
+      if path.name not in roles or not _is_export(path):
+        raise InputError(
+          f"output='{output}' holds what this export does not replace:"
+          f" {path.name}. Move it away or choose another --output."
+        )
   return output
 
 
@@ -249,31 +245,73 @@ def _is_export(path: pathlib.Path) -> bool:
   return all(x.name == hf_names.DETECTOR and _is_export(x) for x in others)
 
 
-def _write_folder(
-  output: pathlib.Path,
+def write_model(
   folder: pathlib.Path,
-  network: tuple[Any, ...],
-  card: str,
-  **fields: Any,
+  params: Mapping[str, Any],
+  model: hf_names.Model,
+  role: str,
+  tokenizer: Tokenizer,
+  *,
+  class_name: str = "",
+  extra_fields: Mapping[str, Any] | None = None,
 ) -> None:
-  """Writes arguments of `hf_folder.write_model` with card and checksums."""
-  with disk_errors(output, safetensors.SafetensorError):
-    folder.mkdir(exist_ok=True)
-    hf_folder.write_model(folder, *network, **fields)
-    (folder / model_card.CARD).write_text(card, encoding="utf-8")
-    write_checksums(folder)
+  """Writes one network into an existing folder, for `from_pretrained`.
+
+  `class_name` is the network's, or without it its last of `list_classes`;
+  `extra_fields` are those of `config.json` for a task. InputError: another
+  vocabulary than the model's, or a network that transformers does not have.
+  """
+  if reason := hf_names.unsupported_reason(model):
+    raise InputError(f"{reason} Use --config.model.backbone=encoder.")
+  match.check_tokenizer(model, tokenizer)
+  path = folder / hf_folder.WEIGHTS
+  tensors = hf_names.to_huggingface(params, model, role)
+  fields = hf_config.make_fields(model, role, pad=tokenizer.pad)
+  fields |= extra_fields or {}
+  if class_name == hf_names.MODERN_ENCODER:  # its names have no prefix
+    fields["architectures"] = [class_name]
+    names = [x for x in tensors if x.startswith("model.")]
+    tensors = {x.removeprefix("model."): tensors[x] for x in names}
+  elif len(hf_names.list_classes(model, role)) > 1:
+    fields |= hf_config.label_fields(hf_names.DETECTOR_LABELS)
+  safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+  # safetensors makes the file private, but an export is meant to be shared.
+  path.chmod(0o644)
+  family = fields["model_type"]
+  if family == "modernbert":  # its ids are by default of another vocabulary
+    cls = tokenizer.cls
+    sep = tokenizer.sep
+    fields |= {"bos_token_id": cls, "cls_token_id": cls}
+    fields |= {"eos_token_id": sep, "sep_token_id": sep}
+  tokenizer_lib.write_tokenizer(tokenizer, folder)
+  length = model.roles[role].max_positions
+  files = hf_config.tokenizer_files(tokenizer, family, length)
+  for name, value in {hf_folder.CONFIG: fields, **files}.items():
+    text = json.dumps(value, indent=2) + "\n"
+    (folder / name).write_text(text, encoding="utf-8")
 
 
-def write_checksums(folder: pathlib.Path) -> None:
-  """Flushes all files to disk and writes SHA256SUMS of all but the card."""
-  lines = []
-  for path in sorted(x for x in folder.iterdir() if x.is_file()):
-    sync(path)
-    if path.name != model_card.CARD:
-      lines.append(f"{hf_folder.hash_file(path)}  {path.name}\n")
-  sums = folder / CHECKSUMS
-  sums.write_text("".join(lines), encoding="utf-8")
-  sync(sums)
+def _finish_folder(
+  folder: pathlib.Path, class_name: str, about: str, language: str = ""
+) -> None:
+  """Writes the model card, and then SHA256SUMS; flushes all files to disk."""
+  import huggingface_hub  # slow to import
+
+  metadata = huggingface_hub.ModelCardData(
+    language=language or None,
+    license="unknown",
+    library_name="transformers",
+    tags=[class_name.partition("For")[0].lower(), "truenegs_jax"],
+  )
+  card = _CARD.format(
+    metadata=metadata.to_yaml(),
+    name=class_name,
+    use=_USES.get(class_name, "A model for transformers 4.57 and 5."),
+    about=about,
+    version=importlib.import_module("truenegs_jax").__version__,
+  )
+  (folder / hf_folder.CARD).write_text(card, encoding="utf-8")
+  hf_folder.write_checksums(folder)
 
 
 def compare_logits(
@@ -293,7 +331,7 @@ def compare_logits(
   except ImportError as e:
     return (
       f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
-      f" To compare, run {arrays.torch_command()} and export again."
+      f" To compare, run {hf_folder.torch_command()} and export again."
     )
   inputs = _random_inputs(next(iter(model.roles.values())))
   expected = _compute_logits(params, model, inputs)
@@ -301,24 +339,24 @@ def compare_logits(
   lines: list[str] = []
   classes: list[str] = []
   for role, folder in folders.items():
-    names = dict(INPUT_NAMES)
-    if "embeddings/type" not in hf_names.name_table(model, role):
-      del names["types"]
-    tensors = {x: torch.tensor(inputs[name]) for name, x in names.items()}
+    tensors = {
+      "input_ids": torch.tensor(inputs["tokens"]),
+      "attention_mask": torch.tensor(inputs["documents"]),
+    }
+    if "embeddings/type" in hf_names.name_table(model, role):
+      tensors["token_type_ids"] = torch.tensor(inputs["types"])
     for part, class_name in hf_names.list_classes(model, role):
       classes.append(class_name)
       network = _load(folder / part, class_name)
       with torch.no_grad():
         output = network(**tensors)
-      fields = [field for field in expected[role] if field in output]
-      for field in fields:
-        name = part or (role if len(fields) == 1 else f"{role} {field}")
+      for field in [x for x in expected[role] if x in output]:
         ours = expected[role][field]
         theirs = output[field].numpy()
         if ours.shape[:2] == is_real_BxL.shape:  # class logits: [B, C]
           ours = ours[is_real_BxL]
           theirs = theirs[is_real_BxL]
-        lines.append(_compare(name, ours, theirs))
+        lines.append(_compare(f"{part or role} {field}", ours, theirs))
   return (
     f"transformers {transformers.__version__} loads {' and '.join(classes)} and"
     f" computes our logits. Largest difference: {', '.join(lines)}."
@@ -366,15 +404,15 @@ def _compare(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
   """Describes the difference of logits; raises an error for a large one."""
   if not np.isfinite(ours).all():
     raise NonFiniteError(
-      f"The logits of {name} are not finite, although the weights are: the run"
-      " diverged. Nothing was exported. Use a lower --config.optim.lr."
+      f"The {name} are not finite, although the weights are: the run diverged."
+      " Nothing was exported. Use a lower --config.optim.lr."
     )
   largest = np.abs(theirs).max()
   difference = np.abs(theirs - ours).max()
   if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
-    raise _defect(
-      f"The logits of {name} in transformers differ from ours by"
-      f" {difference:.2g} (largest logit {largest:.3g})."
+    raise TrueNegsError(
+      f"The {name} in transformers differ from ours by {difference:.2g}"
+      f" (largest {largest:.3g}). {DEFECT}"
     )
   return f"{name} {difference:.1e} (largest {largest:.3g})"
 
@@ -387,18 +425,12 @@ def _load(folder: pathlib.Path, name: str) -> Any:
   network, info = getattr(transformers, name).from_pretrained(
     folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
   )
-  wrong = sorted({*info["missing_keys"], *info["unexpected_keys"]})
-  if wrong:
-    raise _defect(
+  if wrong := sorted({*info["missing_keys"], *info["unexpected_keys"]}):
+    raise TrueNegsError(
       f"transformers {transformers.__version__} misses or does not know these"
-      f" tensors of {name}: {', '.join(wrong[:5])}."
+      f" tensors of {name}: {', '.join(wrong[:5])}. {DEFECT}"
     )
   return network.eval()
-
-
-def _defect(problem: str) -> TrueNegsError:
-  text = "Nothing was exported. This is a defect. Please report it."
-  return TrueNegsError(f"{problem} {text}")
 
 
 def _random_inputs(config: encoder.EncoderConfig) -> dict[str, np.ndarray]:

@@ -4,9 +4,9 @@ Weights("released/electra")               folder of one network or of a pair
 Weights("google/electra-base-discriminator, google/electra-base-generator")
 Weights("runs/mine"), Weights("runs/mine/checkpoints/500")
 
-They are located and opened once, when first needed.
-`match.match_weights` compares them with a model, and `load.load_params` reads
-what fits.
+They are located and opened once, when first needed. Networks of runs have the
+names and layouts of their exports. `load.match_weights` compares them with a
+model, and `load.load_params` reads what fits.
 """
 
 import contextlib
@@ -19,13 +19,10 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-import numpy as np
-from flax import traverse_util
-
 from truenegs_jax.config import grammar
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
-from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import (
   CHECKSUMS,
   atomic_folder,
@@ -39,25 +36,30 @@ from truenegs_jax.runtime.paths import (
   join_inside,
   open_path,
 )
-from truenegs_jax.weights import hf_folder, hf_names
-from truenegs_jax.weights.arrays import FORMATS, Arrays
-from truenegs_jax.weights.hf_folder import Network
+from truenegs_jax.weights import hf_config, hf_names
+from truenegs_jax.weights.hf_folder import (
+  CHECKSUM,
+  CONFIG,
+  FORMATS,
+  Named,
+  Network,
+  open_network,
+)
 from truenegs_jax.workdir import files, saved_model
 
-# Models in a workdir of fine-tuning, in a folder of a task, and of one run.
-TASK_MODELS = ("*/seed-*/model", "seed-*/model", "model")
 PAIR = ("discriminator", "generator")  # roles of two locations
 # A branch, a tag, a commit or refs/pr/N.
 REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
-ACCESS = (
-  "If it is private or gated, request access and set HF_TOKEN. Without the hub,"
-  " pass a folder that `hf download NAME --local-dir FOLDER` wrote on another"
-  " machine, --config.init=FOLDER, or a cache in HF_HOME."
-)
 INIT_FORMATS = (
   "Pass a folder that save_pretrained of transformers or `truenegs export`"
-  " wrote, with all weights in one file, DISCRIMINATOR,GENERATOR for two, or"
-  " the workdir of a pre-training."
+  " wrote, with all weights in one file, DISCRIMINATOR,GENERATOR for two, the"
+  " workdir of a pre-training, or TASK/seed-0/model in that of a fine-tuning."
+)
+# A path from the root, a home, a parent folder or a bucket, without its last
+# part.
+OUTSIDE = re.compile(
+  r"(?<![^\s=,|&:'\"(\[])((hf|gs|s3):)?(~[^/]*|\.\.)?/([^=,|&]*/)?"
+  r"(?=[^\s=,|&])"
 )
 Report = Callable[[str], object]  # prints a line, for example
 
@@ -125,12 +127,7 @@ def describe(init: str) -> str:
   """Describes in a dry run where weights come from; opens none."""
   if is_local(init):
     return f"'{init}', which fit this config"
-  if all("://" in location for location in split_init(init)):
-    return f"'{init}', which are read when the run starts"
-  if all(map(is_model_name, split_init(init))):
-    hub = "looked up on the Hugging Face hub (offline: --config.init=FOLDER)"
-    return f"'{init}', which are {hub}"
-  return f"'{init}', which are missing"
+  return f"'{init}', not on this machine; the run looks there when it starts"
 
 
 def split_init(init: str) -> list[str]:
@@ -142,68 +139,57 @@ def split_init(init: str) -> list[str]:
 
 def _open_location(location: str, report: Report) -> Iterable[Network]:
   path = open_path("init", location)
-  try:
-    is_there = path.exists()
-  except (OSError, ValueError) as e:  # for example, the name is too long
-    raise InputError(f"init: {location[:80]!r} is not a path: {e}.") from e
   if run := files.parse_run_path(path):
     return _open_run(*run, report)
-  if is_there:
+  if path.exists():
     return _open_folder(path)
   if is_model_name(location):
-    return [hf_folder.open_network(download(location, report=report))]
+    return [open_network(download(location, report=report))]
   raise InputError(f"init: there is no folder {location!r}. {INIT_FORMATS}")
 
 
-def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
-  roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
-  if roles:
-    return [_open_subfolder(folder, role) for role in roles]
+def _open_folder(folder: pathlib.Path) -> list[Network]:
+  """Opens a network, or those in subfolders that are named after roles."""
+  networks = []
+  for role in hf_names.NETWORKS:
+    if (folder / role).is_dir():
+      path = join_inside(folder, role, key="init")
+      network = _assume_role(_open_anywhere(path), role)
+      if network.role != role:
+        raise InputError(
+          f"init: '{path}' holds a {network.role}, according to its config and"
+          " arrays. Rename the folder."
+        )
+      networks.append(network)
+  if networks:
+    return networks
   if any((folder / name).exists() for name in FORMATS):
-    return [_open_network(folder)]
-  if models := [x for p in TASK_MODELS for x in folder.glob(p)]:
-    raise InputError(
-      f"init: '{folder}' is a folder of fine-tuning. Pass one of its models:"
-      f" --config.init={min(models)}."
-    )
+    return [_open_anywhere(folder)]
   raise InputError(f"init: '{folder}' holds no weights. {INIT_FORMATS}")
-
-
-def _open_subfolder(folder: pathlib.Path, role: str) -> Network:
-  """Opens a subfolder, which must hold the role that it is named after."""
-  path = join_inside(folder, role, key="init")
-  network = _assume_role(_open_network(path), role)
-  if network.role != role:
-    raise InputError(
-      f"init: '{path}' holds a {network.role}, according to its config and"
-      " arrays. Rename the folder."
-    )
-  return network
 
 
 def _assume_role(network: Network, role: str) -> Network:
   """Changes the role of ModernBERT's folders, which do not tell it."""
   is_open = network.backbone == "modern" and network.role == "bert"
-  is_mlm = "decoder.bias" in network.arrays.shapes
+  is_mlm = "decoder.bias" in network.shapes
   fits = role == ("generator" if is_mlm else "discriminator")
-  if fits and is_open and not network.is_ours:
-    return dataclasses.replace(network, role=role)
-  return network
+  return (
+    dataclasses.replace(network, role=role) if fits and is_open else network
+  )
 
 
-def _open_network(folder: pathlib.Path) -> Network:
+def _open_anywhere(folder: pathlib.Path) -> Network:
   """Opens a folder with weights; of one in a bucket, its copy in the cache."""
   if not is_bucket(folder):
-    return hf_folder.open_network(folder)
-  if (folder / hf_names.DETECTOR / hf_folder.CONFIG).exists():
+    return open_network(folder)
+  if (folder / hf_names.DETECTOR / CONFIG).exists():
     folder /= hf_names.DETECTOR
   objects = cast(Any, folder).find()
-  names = {x for x in tokenizer_lib.HUB_FILES if x in objects}
-  names.update([x for x in FORMATS if x in objects][:1])
+  names = {CHECKSUMS, *tokenizer_lib.HUB_FILES, *FORMATS} & objects.keys()
+  names -= {*[x for x in FORMATS if x in objects][1:]}  # one is read
   if CHECKSUMS in objects:  # others may be left of an earlier export
     sums = (folder / CHECKSUMS).read_bytes().decode("utf-8", "replace")
-    names &= {name for _, name in hf_folder.CHECKSUM.findall(sums)}
-    names.add(CHECKSUMS)
+    names &= {CHECKSUMS, *(name for _, name in CHECKSUM.findall(sums))}
   versions = {name: objects[name] for name in sorted(names)}
   key = short_sha256(str(folder), json.dumps(versions, default=str))
   copy = cache_folder() / "buckets" / f"{folder.name}-{key}"
@@ -215,7 +201,7 @@ def _open_network(folder: pathlib.Path) -> Network:
           with disk_errors(copy):
             (new / name).write_bytes(data)
   try:
-    network = hf_folder.open_network(copy)
+    network = open_network(copy)
   except InputError as e:
     raise InputError(str(e).replace(str(copy), str(folder))) from e
   return dataclasses.replace(network, location=f"'{folder}'")
@@ -231,38 +217,26 @@ def _open_run(
       saved = saved_model.read_newest_model(checkpoints, report)
     else:
       saved = saved_model.read_saved_model(checkpoints, step)
-  model = saved.model
-  tokenizer = saved.tokenizer
-  location = f"'{workdir}'" + ("" if step is None else f" at step {step:,}")
 
-  @functools.cache  # both networks of a pair are in one checkpoint
-  def read_params() -> dict[str, dict[str, np.ndarray]]:
+  def load(role: str) -> Named:
     with saved_model.open_run(workdir) as checkpoints:
-      _, tree = saved_model.load(checkpoints, step, report=report)
-    trees = {x: pretrain.own_embeddings(tree, x) for x in model.roles}
-    return {x: traverse_util.flatten_dict(trees[x], sep="/") for x in trees}
+      _, params = saved_model.load(checkpoints, step, report=report)
+    return hf_names.to_huggingface(params, saved.model, role)
 
-  def open_role(role: str) -> Network:
-    paths = hf_names.list_paths(model, role)
-    return Network(
+  return [
+    Network(
       role=role,
-      location=location,
-      arrays=Arrays(
-        path=workdir,
-        shapes={x: shapes[x].shape for x in paths},
-        load=lambda: {x: read_params()[role][x] for x in paths},
-        release=read_params.cache_clear,
-      ),
-      fields=hf_folder.model_config(model, role, pad=tokenizer.pad),
+      location=f"'{workdir}'" + ("" if step is None else f" at step {step:,}"),
+      shapes=hf_names.list_shapes(saved.model, role),
+      load=functools.partial(load, role),
+      fields=hf_config.make_fields(saved.model, role, pad=saved.tokenizer.pad),
       vocabulary=files.vocabulary_path(workdir),
-      lowercase=tokenizer.lowercase,
-      strip_accents=tokenizer.strip_accents,
-      backbone=model.backbone,
-      is_ours=True,
+      lowercase=saved.tokenizer.lowercase,
+      strip_accents=saved.tokenizer.strip_accents,
+      backbone=saved.model.backbone,
     )
-
-  shapes = hf_names.flat_shapes(model)
-  return [open_role(role) for role in model.roles]
+    for role in saved.model.roles
+  ]
 
 
 def _list_roles(roles: Iterable[str]) -> str:
@@ -280,44 +254,37 @@ def download(name: str, *, report: Report) -> pathlib.Path:
 
   Of the weights only the first of FORMATS that the model has is downloaded. If
   the hub does not answer, an earlier download is used. InputError: no such
-  model, no access or no hub; DiskError: the cache cannot be written.
+  model, no access, no hub, or a cache that cannot be written.
   """
   import huggingface_hub  # slow to import
 
   repo, _, revision = name.partition("@")
   report(f"Looking up {name!r} on the Hugging Face hub.")
   patterns = [*tokenizer_lib.HUB_FILES, f"{hf_names.DETECTOR}/*"]
+  cause: Exception | None = None
+  reason = f"it has no {CONFIG} with {' or '.join(FORMATS)}"
   try:
     for weights in FORMATS:
       downloaded = huggingface_hub.snapshot_download(
         repo, revision=revision or None, allow_patterns=[*patterns, weights]
       )
       folder = pathlib.Path(downloaded)
-      if (folder / weights).exists() and (folder / "config.json").exists():
+      if (folder / weights).exists() and (folder / CONFIG).exists():
         return folder
-  except Exception as error:  # every network failure has its own class
-    raise _explain_download(repo, error) from error
+  except Exception as error:  # every failure has its own class
+    cause = error
+    # Not its text, which may hold a token.
+    reason = type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+      reason += f", {error.strerror}"
   raise InputError(
-    f"init: {repo!r} has no config.json with {' or '.join(FORMATS)} on the hub"
-    f" or, if the hub cannot be reached, in its cache. {ACCESS}"
-  )
+    f"init: {repo!r} is no folder, and was not downloaded ({reason}). If it is"
+    " private or gated, set HF_TOKEN. Without the hub, pass a folder that `hf"
+    " download NAME --local-dir FOLDER` wrote on another machine:"
+    " --config.init=FOLDER."
+  ) from cause
 
 
-def _explain_download(repo: str, error: Exception) -> TrueNegsError:
-  """Explains a failed download; leaves out its text, which may hold a token."""
-  from huggingface_hub import constants
-
-  errors = [x for x in (error, error.__cause__) if x]
-  responses = [x.response for x in errors if hasattr(x, "response")]
-  kind = " from ".join(type(x).__name__ for x in errors)
-  if responses:
-    kind += f", HTTP {responses[0].status_code}"
-  if isinstance(error, PermissionError) or "space left" in str(error):
-    return DiskError(
-      f"init: {repo!r} could not be written to '{constants.HF_HUB_CACHE}'"
-      f" ({kind}). Free some space, or set HF_HOME to another folder."
-    )
-  return InputError(
-    f"init: there is no folder {repo!r}, and the hub gives no such model"
-    f" ({kind}). {ACCESS}"
-  )
+def hide_folders(text: str) -> str:
+  """Reduces paths that lead out of the working directory to their last part."""
+  return OUTSIDE.sub("", text)

@@ -1,18 +1,22 @@
 """The fields of a network's config.json, by family: one table for both ways.
 
-fields = make_fields(config, "bert", "BertForMaskedLM", pad=0)
-fields = read_fields(folder / "config.json")
+fields = make_fields(model, "bert", pad=0)
+fields = complete_fields(json.loads(text), path)
 sizes = read_sizes(fields)  # of a model
 """
 
+import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tokenizers import decoders, processors
+
+from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.runtime.files import parse_json, read_file
-from truenegs_jax.weights import arrays as arrays_lib
+from truenegs_jax.weights import hf_names
 
 # Numbers: field -> attribute of `EncoderConfig`, and the default that
 # transformers takes if config.json leaves the field out.
@@ -58,6 +62,7 @@ FIELDS: dict[str, dict[str, tuple[str, float]]] = {
 # transformers ignores the position_embedding_type "sans_pos" of Ettin and
 # mmBERT.
 _BERT_ONLY = {
+  "tie_word_embeddings": True,
   "hidden_act": "gelu",
   "position_embedding_type": "absolute",
   "is_decoder": False,
@@ -66,6 +71,7 @@ _FIXED: dict[str, dict[str, Any]] = {
   "bert": _BERT_ONLY,
   "electra": _BERT_ONLY,
   "modernbert": {
+    "tie_word_embeddings": True,
     "hidden_activation": "gelu",
     "classifier_activation": "gelu",
     "decoder_bias": True,
@@ -95,14 +101,15 @@ THETAS = {
 
 
 def make_fields(
-  config: encoder.EncoderConfig, family: str, architecture: str, *, pad: int
+  model: hf_names.Model, role: str, *, pad: int
 ) -> dict[str, Any]:
   """Returns a complete `config.json`, as defaults are of other sizes."""
+  config = model.roles[role]
+  family = hf_names.network_names(model, role).family
   fields = {
-    "architectures": [architecture],
+    "architectures": [hf_names.architecture(model, role)],
     "model_type": family,
     "pad_token_id": pad,
-    "tie_word_embeddings": True,
     "dtype": "float32",
     **{x: y for x, y in _FIXED[family].items() if x not in _UNWRITTEN},
     **_HEADS[family],
@@ -130,26 +137,59 @@ def label_fields(labels: Sequence[str]) -> dict[str, Any]:
   }
 
 
-def read_fields(path: pathlib.Path) -> dict[str, Any]:
-  """Reads a `config.json`, and fills in the defaults of missing fields.
+def tokenizer_files(
+  tokenizer: Tokenizer, family: str, length: int
+) -> dict[str, Any]:
+  """Returns what transformers reads beside the vocabulary, by file name."""
+  inputs = ["input_ids", "token_type_ids", "attention_mask"]
+  if family == "modernbert":  # it has no token types
+    inputs.remove("token_type_ids")
+  limits = {"model_max_length": length, "model_input_names": inputs}
+  if tokenizer.definition:
+    saved = json.loads(tokenizer.files[tokenizer_lib.CONFIG])
+    return {tokenizer_lib.CONFIG: saved | limits}
+  # In BERT's tokenizer, null means that accents are stripped if lower-casing.
+  is_default = tokenizer.strip_accents == tokenizer.lowercase
+  config: dict[str, Any] = {
+    "tokenizer_class": f"{family.capitalize()}Tokenizer",
+    "do_lower_case": tokenizer.lowercase,
+    "model_max_length": length,
+    **{f"{x[1:-1].lower()}_token": x for x in tokenizer_lib.SPECIALS},
+    "strip_accents": None if is_default else tokenizer.strip_accents,
+    "tokenize_chinese_chars": True,
+  }
+  if family != "modernbert":
+    return {tokenizer_lib.CONFIG: config}
+  # transformers makes no tokenizer.json for ModernBERT.
+  config |= {"tokenizer_class": "PreTrainedTokenizerFast"} | limits
+  backend = tokenizer.make_backend()
+  backend.add_special_tokens(list(tokenizer_lib.SPECIALS))
+  backend.decoder = decoders.WordPiece()
+  backend.post_processor = processors.BertProcessing(
+    ("[SEP]", tokenizer.sep), ("[CLS]", tokenizer.cls)
+  )
+  fast = json.loads(backend.to_str())
+  return {tokenizer_lib.CONFIG: config, tokenizer_lib.JSON: fast}
 
-  InputError: it is damaged, or of a network that the backbones cannot be.
+
+def complete_fields(
+  saved: Mapping[str, Any], path: pathlib.Path
+) -> dict[str, Any]:
+  """Fills in the defaults of missing fields of a `config.json`.
+
+  InputError, with its `path`: a network that the backbones cannot be.
   """
-  try:
-    saved = parse_json(read_file(path))
-  except (OSError, ValueError) as e:
-    raise arrays_lib.read_error(path, e, "Use the original file.") from e
   family = _find_family(saved, path)
   defaults = {name: default for name, (_, default) in FIELDS[family].items()}
   fields = {**defaults, **_FIXED[family], **saved, "model_type": family}
   for name, default in defaults.items():
-    is_size = type(default) is int
     low = 2 if name == "local_attention" else 1  # a window of at least 1
-    is_valid = type(fields[name]) is int and low <= fields[name] < MAX_SIZE
-    if is_size and not is_valid:
+    size = fields[name]
+    is_valid = type(size) is int and low <= size < MAX_SIZE
+    if type(default) is int and not is_valid:
       raise InputError(
-        f"init: '{path}' has {name}={repr(fields[name])[:40]}, which is not a"
-        " valid size. Use the config that belongs to the weights."
+        f"init: '{path}' has {name}={repr(size)[:40]}, which is not a valid"
+        " size. Use the config that belongs to the weights."
       )
   if family == "modernbert":
     fields["local_attention"] -= fields["local_attention"] % 2  # rounded down
@@ -168,15 +208,11 @@ def _find_family(saved: Mapping[str, Any], path: pathlib.Path) -> str:
       family = name.partition("For")[0].removesuffix("Model").lower()
   if isinstance(family, str) and family in FIELDS:
     return family
-  supported = ", ".join(FIELDS)
+  problem = f"the model_type {repr(family)[:40]}. Use weights of those"
   if saved.get("model_type") is None:
-    raise InputError(
-      f"init: '{path}' has no model_type. Add the one of the weights to that"
-      f' file, such as "model_type": "bert". Supported are {supported}.'
-    )
+    problem = 'no model_type. Add it to that file, as "model_type": "bert"'
   raise InputError(
-    f"init: '{path}' has model_type={repr(family)[:40]}, but only {supported}"
-    " are supported. Use other weights."
+    f"init: '{path}' has {problem}. Supported are {', '.join(FIELDS)}."
   )
 
 
@@ -190,17 +226,14 @@ def _read_pattern(fields: Mapping[str, Any], path: pathlib.Path) -> int:
 
   `layer_types` of transformers v5 replaces `global_attn_every_n_layers`.
   """
-  types = fields.get("layer_types")
+  every = fields["global_attn_every_n_layers"]
   layers = fields["num_hidden_layers"]
-  known = fields["global_attn_every_n_layers"]
-  if types is None or types == _layer_types(layers, known):
-    return known
+  types = fields.get("layer_types")
   full, local = THETAS.values()
-  if isinstance(types, list) and len(types) == layers <= MAX_SIZE:
-    later = types[1:]
-    every = later.index(full) + 1 if full in later else layers
-    if types == _layer_types(layers, every):
-      return every
+  if isinstance(types, list) and types != _layer_types(layers, every):
+    every = types.index(full, 1) if full in types[1:] else layers
+  if types in (None, _layer_types(layers, every)):
+    return every
   raise InputError(
     f"init: '{path}' has layer_types in another order than ModernBERT's, where"
     f" layers 0, n, 2 n, ... have {full} and all others {local}. Use other"
@@ -221,14 +254,14 @@ def _read_thetas(
     ropes = fields.get("rope_parameters") or {kind: {"rope_theta": saved}}
     match ropes.get(kind) if isinstance(ropes, dict) else ropes:
       case {"rope_theta": float(theta) | int(theta), **others} if (
-        0 < theta < 1e30 and others.get("rope_type", "default") == "default"
+        others.get("rope_type", "default") == "default" and 0 < theta < 1e30
       ):
         thetas[name] = float(theta)
-      case rope:
+      case _:
         raise InputError(
-          f"init: '{path}' has the rotary positions {repr(rope)[:80]}, but only"
-          " a positive rope_theta with rope_type='default' is supported. Use"
-          " other weights."
+          f"init: '{path}' has the rotary positions {repr(ropes)[:80]}, but"
+          " only a positive rope_theta with rope_type='default' is supported."
+          " Use other weights."
         )
   return thetas
 
@@ -257,10 +290,9 @@ def field_mismatches(
   """
   family = expected["model_type"]
   fields = {**_FIXED[family], **expected}
-  numbers = FIELDS[family].items()
-  compared = [x for x, (attribute, _) in numbers if attribute not in RATES]
+  sizes = [x for x, (name, _) in FIELDS[family].items() if name not in RATES]
   return [
     f"{name} is {saved[name]!r}, the model's is {fields[name]!r}"
-    for name in (*compared, *_FIXED[family])
+    for name in (*sizes, *_FIXED[family])
     if name in saved and saved[name] != fields[name]
   ]

@@ -1,36 +1,51 @@
-"""Reads and writes a network's folder in Hugging Face's format.
+"""Opens a network's folder in Hugging Face's format; reads only headers.
 
 network = open_network(folder)
-write_model(folder, params, model, "discriminator", tokenizer)
+
+The files may come from anybody and are not trusted: links must not lead out of
+the folder, and headers are checked before an array is read. A pickle can run
+code, so `pytorch_model.bin` is read only by PyTorch's
+`torch.load(weights_only=True)`, in versions where no way around that protection
+is known. https://huggingface.co/docs/safetensors/index#format
 """
 
 import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+import stat
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
-import safetensors.numpy
-from tokenizers import decoders, processors
+import safetensors
+from flax import serialization, traverse_util
 
 from truenegs_jax.config.sections import SIZES
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import InputError, printable
-from truenegs_jax.runtime.files import CHECKSUMS, parse_json, read_file
-from truenegs_jax.weights import arrays as arrays_lib
+from truenegs_jax.runtime.files import CHECKSUMS, parse_json, read_file, sync
+from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.weights import hf_config, hf_names
-from truenegs_jax.weights.arrays import Arrays, find_optional, safe_read
-from truenegs_jax.weights.hf_config import THETAS
 
 CONFIG = "config.json"
-TOKENIZER = "tokenizer_config.json"
+WEIGHTS = "model.safetensors"
+CARD = "README.md"
+FLAX = "flax_model.msgpack"
+PICKLE = "pytorch_model.bin"
+TORCH = "torch==2.13.0"
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+MIN_TORCH = (2, 10)  # no known way around weights_only=True from here on
+# The names of BERT-large take 0.05 MB; parsed JSON takes up to 50 times as much
+# memory as its text.
+MAX_HEADER = 2**20
 CHECKSUM = re.compile(r"^([0-9a-f]{64}) [ *](.+)$", re.MULTILINE)
 # Suffixes of TF1's layer norms, which transformers reads too.
 OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}
@@ -44,22 +59,25 @@ CONSTANTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 DECODER_BIAS = "cls.predictions.decoder.bias"
 BIAS = "cls.predictions.bias"
 GENERATORS = ("generator_predictions.", "generator_lm_head.")
+# Flax's names of arrays -> PyTorch's.
+FLAX_ARRAYS = dict.fromkeys(("embedding", "kernel", "scale"), "weight")
+Shapes = dict[str, tuple[int, ...]]
+Named = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-  """The weights of one network and their description."""
+  """The weights of one network and their description; arrays are not loaded."""
 
   role: str  # "discriminator", "generator" or "bert"
   location: str  # where they are, for messages, with the path in quotes
-  arrays: Arrays  # of this network only
+  shapes: Shapes  # of this network only, by Hugging Face's names
+  load: Callable[[], Named]
   fields: Mapping[str, Any]  # of `config.json`, with defaults filled in
   vocabulary: pathlib.Path | None  # file next to the weights
   lowercase: bool | None  # how text is normalized; None if unknown
   strip_accents: bool | None
   backbone: str  # a module of truenegs_jax/models
-  # Whether names and layouts are those of our checkpoints, not Hugging Face's.
-  is_ours: bool = False
   prefix: str = ""  # of a wrapper, which was taken off the names of arrays
 
   @functools.cached_property
@@ -79,27 +97,6 @@ class Network:
       return load(lowercase=False)
     return tokenizer
 
-  def names(self, model: hf_names.Model, role: str) -> dict[str, str]:
-    """Maps each path of a model's network to the name of its array here."""
-    if not self.is_ours:
-      return hf_names.name_table(model, role)
-    paths = hf_names.list_paths(model, role)
-    # Those of a checkpoint have the head of pre-training.
-    return {x: x.replace(hf_names.TASK_HEAD, f"{role}_head/") for x in paths}
-
-  @property
-  def tied(self) -> Mapping[str, str]:
-    """Names of arrays that may be stored a second time -> paths in our tree."""
-    if self.is_ours:
-      return {}
-    return hf_names.BACKBONES[self.backbone][self.role].tied
-
-  @property
-  def has_pooler(self) -> bool:
-    """Whether it has BERT's pooler."""
-    starts = ("pooled/pooler/", hf_names.POOLER)
-    return any(name.startswith(starts) for name in self.arrays.shapes)
-
   @functools.cached_property
   def values(self) -> dict[str, Any]:
     """All values of `EncoderConfig` that its config.json has."""
@@ -113,7 +110,7 @@ class Network:
   @property
   def thetas(self) -> dict[str, float]:
     """Keys of `model` with the bases of rotary positions, if it has them."""
-    return {x: self.values[x] for x in THETAS if x in self.values}
+    return {x: self.values[x] for x in hf_config.THETAS if x in self.values}
 
   @property
   def generator_sizes(self) -> tuple[int, ...]:
@@ -129,112 +126,6 @@ class Network:
     return ""
 
 
-def model_config(
-  model: hf_names.Model, role: str, *, pad: int
-) -> dict[str, Any]:
-  """Returns a complete `config.json`, as defaults are of other sizes."""
-  family = hf_names.network_names(model, role).family
-  name = hf_names.architecture(model, role)
-  return hf_config.make_fields(model.roles[role], family, name, pad=pad)
-
-
-def check_tokenizer(model: hf_names.Model, tokenizer: Tokenizer) -> None:
-  """Raises InputError for a tokenizer of other tokens than the model's."""
-  fix = "Use the tokenizer with which the model was trained or loaded."
-  expected = getattr(model, "tokenizer", None)
-  tokenizer_lib.check_tokens("The model", expected, tokenizer, fix)
-  [size, *_] = [config.vocab_size for config in model.roles.values()]
-  if len(tokenizer.vocab) != size:
-    raise InputError(
-      f"The vocabulary has {len(tokenizer.vocab):,} entries, but the model has"
-      f" {size:,}. {fix}"
-    )
-
-
-def _fast_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-  """Returns BERT's `tokenizer.json`; transformers makes none for ModernBERT."""
-  backend = tokenizer.make_backend()
-  backend.add_special_tokens(list(tokenizer_lib.SPECIALS))
-  backend.decoder = decoders.WordPiece()
-  backend.post_processor = processors.BertProcessing(
-    ("[SEP]", tokenizer.sep), ("[CLS]", tokenizer.cls)
-  )
-  return json.loads(backend.to_str())
-
-
-def write_model(
-  folder: pathlib.Path,
-  params: Mapping[str, Any],
-  model: hf_names.Model,
-  role: str,
-  tokenizer: Tokenizer,
-  *,
-  class_name: str = "",
-  extra_fields: Mapping[str, Any] | None = None,
-) -> None:
-  """Writes one network into an existing folder, for `from_pretrained`.
-
-  `class_name` is the network's, or without it its last of `list_classes`;
-  `extra_fields` are those of `config.json` for a task. InputError: another
-  vocabulary than the model's, or a network that transformers does not have.
-  """
-  if reason := hf_names.unsupported_reason(model):
-    raise InputError(f"{reason} Use --config.model.backbone=encoder.")
-  check_tokenizer(model, tokenizer)
-  path = folder / arrays_lib.WEIGHTS
-  tensors = hf_names.to_huggingface(params, model, role)
-  fields = model_config(model, role, pad=tokenizer.pad) | dict(
-    extra_fields or {}
-  )
-  if class_name == hf_names.MODERN_ENCODER:  # its names have no prefix
-    fields["architectures"] = [class_name]
-    names = [x for x in tensors if x.startswith("model.")]
-    tensors = {x.removeprefix("model."): tensors[x] for x in names}
-  elif len(hf_names.list_classes(model, role)) > 1:
-    fields |= hf_config.label_fields(hf_names.DETECTOR_LABELS)
-  safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-  # safetensors makes the file private, but an export is meant to be shared.
-  path.chmod(0o644)
-  family = fields["model_type"]
-  if family == "modernbert":  # its ids are by default of another vocabulary
-    cls = tokenizer.cls
-    sep = tokenizer.sep
-    fields |= {"bos_token_id": cls, "cls_token_id": cls}
-    fields |= {"eos_token_id": sep, "sep_token_id": sep}
-  tokenizer_lib.write_tokenizer(tokenizer, folder)
-  length = model.roles[role].max_positions
-  files = {CONFIG: fields} | _tokenizer_files(tokenizer, family, length)
-  for name, value in files.items():
-    text = json.dumps(value, indent=2) + "\n"
-    (folder / name).write_text(text, encoding="utf-8")
-
-
-def _tokenizer_files(
-  tokenizer: Tokenizer, family: str, length: int
-) -> dict[str, Any]:
-  """Returns what transformers reads beside the vocabulary, by file name."""
-  inputs = ["input_ids", "token_type_ids", "attention_mask"]
-  if family == "modernbert":  # it has no token types
-    inputs.remove("token_type_ids")
-  limits = {"model_max_length": length, "model_input_names": inputs}
-  if tokenizer.definition:
-    return {TOKENIZER: json.loads(tokenizer.files[TOKENIZER]) | limits}
-  # In BERT's tokenizer, null means that accents are stripped if lower-casing.
-  is_default = tokenizer.strip_accents == tokenizer.lowercase
-  config: dict[str, Any] = {
-    "tokenizer_class": f"{family.capitalize()}Tokenizer",
-    "do_lower_case": tokenizer.lowercase,
-    "model_max_length": length,
-    **{f"{x[1:-1].lower()}_token": x for x in tokenizer_lib.SPECIALS},
-    "strip_accents": None if is_default else tokenizer.strip_accents,
-    "tokenize_chinese_chars": True,
-  }
-  if family != "modernbert":
-    return {TOKENIZER: config}
-  config |= {"tokenizer_class": "PreTrainedTokenizerFast"} | limits
-  return {TOKENIZER: config, tokenizer_lib.JSON: _fast_tokenizer(tokenizer)}
-
-
 def open_network(folder: pathlib.Path) -> Network:
   """Opens a folder's network; family and array names determine its role.
 
@@ -248,38 +139,43 @@ def open_network(folder: pathlib.Path) -> Network:
     raise InputError(
       f"init: '{folder}' holds no {CONFIG}. Copy that of the weights."
     )
-  fields = hf_config.read_fields(path)
-  arrays = arrays_lib.open_arrays(folder)
-  arrays, prefix = _use_current_names(arrays, fields["model_type"])
-  backbone = "modern" if fields["model_type"] == "modernbert" else "encoder"
-  role = "discriminator" if fields["model_type"] == "electra" else "bert"
-  if role != "bert" and any(x.startswith(GENERATORS) for x in arrays.shapes):
-    role = "generator"
-  labels = hf_config.label_fields(hf_names.DETECTOR_LABELS)["id2label"]
-  is_detector = fields.get("architectures") == [hf_names.DETECTOR_CLASS]
-  if is_detector and fields.get("id2label") == labels:
-    role = "discriminator"
-    arrays = _subtract_labels(arrays)
-  if (num_layers := fields["num_hidden_layers"]) > len(arrays.shapes):
+  with safe_read(path):
+    fields = hf_config.complete_fields(parse_json(read_file(path)), path)
+  stored, load = open_arrays(folder)
+  names, prefix = _current_names(folder, stored, fields["model_type"])
+  if (num_layers := fields["num_hidden_layers"]) > len(names):
     raise InputError(
-      f"init: '{arrays.path}' has only {len(arrays.shapes)} arrays, but its"
-      f" config has {num_layers:,} layers. Use the config of the weights."
+      f"init: '{folder}' has only {len(names)} arrays, but its {CONFIG} has"
+      f" {num_layers:,} layers. Use the config of the weights."
     )
+
+  def load_current() -> Named:
+    loaded = load()
+    return {new: loaded[name] for new, name in names.items()}
+
   lowercase, strip_accents = _read_text_options(folder)
-  for name in tokenizer_lib.FILES:
-    find_optional(folder, name)  # refuses links out of the folder
-  vocabulary = tokenizer_lib.find_file(folder)
   return Network(
-    role=role,
+    role=_find_role(fields, names),
     location=f"'{folder}'",
-    arrays=arrays,
+    shapes={new: stored[name] for new, name in names.items()},
+    load=load_current,
     fields=fields,
-    vocabulary=vocabulary and find_optional(folder, vocabulary.name),
+    vocabulary=tokenizer_lib.find_file(folder),
     lowercase=lowercase,
     strip_accents=strip_accents,
-    backbone=backbone,
+    backbone="modern" if fields["model_type"] == "modernbert" else "encoder",
     prefix=prefix,
   )
+
+
+def _find_role(fields: Mapping[str, Any], names: Iterable[str]) -> str:
+  if fields["model_type"] == "electra":
+    is_generator = any(name.startswith(GENERATORS) for name in names)
+    return "generator" if is_generator else "discriminator"
+  labels = hf_config.label_fields(hf_names.DETECTOR_LABELS)["id2label"]
+  is_detector = fields.get("architectures") == [hf_names.DETECTOR_CLASS]
+  has_labels = fields.get("id2label") == labels
+  return "discriminator" if is_detector and has_labels else "bert"
 
 
 def verify_checksums(folder: pathlib.Path) -> None:
@@ -290,15 +186,11 @@ def verify_checksums(folder: pathlib.Path) -> None:
   with safe_read(sums):
     lines = CHECKSUM.findall(read_file(sums).decode("utf-8", "replace"))
   listed = {name: digest for digest, name in lines}
-  formats = arrays_lib.FORMATS
-  weights = [x for x in formats if os.path.lexists(folder / x) or x in listed]
+  weights = [x for x in FORMATS if os.path.lexists(folder / x) or x in listed]
   for name in (*weights[:1], *tokenizer_lib.HUB_FILES):
-    digest = None
-    if path := find_optional(folder, name):
-      with safe_read(path):
-        digest = hash_file(path)
-    if digest != listed.get(name):
-      problem = "is not as listed" if digest else "is missing, but listed"
+    path = find_optional(folder, name)
+    if (path and hash_file(path)) != listed.get(name):
+      problem = "is not as listed" if path else "is missing, but listed"
       raise InputError(
         f"init: '{folder / name}' {problem} in '{sums}', so a file is damaged."
         " Use the original files. If you changed it yourself, remove"
@@ -312,20 +204,36 @@ def hash_file(path: pathlib.Path) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _use_current_names(arrays: Arrays, family: str) -> tuple[Arrays, str]:
-  """Renames arrays to the names that transformers uses today.
+def write_checksums(folder: pathlib.Path) -> None:
+  """Flushes all files to disk and writes SHA256SUMS of all but the card."""
+  lines = []
+  for path in sorted(folder.iterdir()):
+    if path.is_dir():
+      continue
+    sync(path)
+    if path.name != CARD:
+      lines.append(f"{hash_file(path)}  {path.name}\n")
+  sums = folder / CHECKSUMS
+  sums.write_text("".join(lines), encoding="utf-8")
+  sync(sums)
+
+
+def _current_names(
+  folder: pathlib.Path, stored: Iterable[str], family: str
+) -> tuple[dict[str, str], str]:
+  """Maps the names that transformers uses today to those that are stored.
 
   Returns also what precedes them all: the prefix of a wrapper, such as
   "module." of PyTorch's data parallelism or "_orig_mod." of a compiled module.
   """
   prefix, names = hf_names.FAMILIES[family]
   table = f"{names['embeddings/word']}.weight"
-  starts = [x.removesuffix(table) for x in arrays.shapes if x.endswith(table)]
+  starts = [x.removesuffix(table) for x in stored if x.endswith(table)]
   start = starts[0] if len(starts) == 1 else prefix
   wrapper = start.removesuffix(prefix)
   is_bare = not start.endswith(prefix)
-  old_names: dict[str, str] = {}  # by current name
-  for name in arrays.shapes:
+  stored_names: dict[str, str] = {}  # by current name
+  for name in stored:
     if name.endswith(CONSTANTS):
       continue
     current = name.removeprefix(wrapper)
@@ -334,33 +242,15 @@ def _use_current_names(arrays: Arrays, family: str) -> tuple[Arrays, str]:
     for old, new in OLD_SUFFIXES.items():
       if current.endswith(old):
         current = current.removesuffix(old) + new
-    if current in old_names:
+    if current in stored_names:
       raise InputError(
-        f"init: '{arrays.path}' holds {old_names[current]} and {name}, which"
-        " are two names of one array. Use the original file."
+        f"init: '{folder}' holds {stored_names[current]} and {name}, which are"
+        " two names of one array. Use the original file."
       )
-    old_names[current] = name
-  if DECODER_BIAS in old_names and BIAS not in old_names:
-    old_names[BIAS] = old_names.pop(DECODER_BIAS)
-  return arrays.rename(old_names), wrapper
-
-
-def _subtract_labels(arrays: Arrays) -> Arrays:
-  """Returns the one logit of a detector, of `replaced` over `original`."""
-  both = {"classifier.weight", "classifier.bias"} & arrays.shapes.keys()
-  names = [name for name in both if arrays.shapes[name][:1] == (2,)]
-
-  def load() -> arrays_lib.Named:
-    loaded = arrays.load()
-    for name in names:
-      x = loaded[name].astype(np.float32)
-      loaded[name] = x[1:] - x[:1]
-    return loaded
-
-  shapes = {name: (1, *arrays.shapes[name][1:]) for name in names}
-  return dataclasses.replace(
-    arrays, shapes={**arrays.shapes, **shapes}, load=load
-  )
+    stored_names[current] = name
+  if DECODER_BIAS in stored_names and BIAS not in stored_names:
+    stored_names[BIAS] = stored_names.pop(DECODER_BIAS)
+  return stored_names, wrapper
 
 
 def _read_text_options(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
@@ -369,21 +259,147 @@ def _read_text_options(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
   `tokenizer_config.json` has precedence over `tokenizer.json`. If both leave
   out accents or hold null, accents are stripped if text is lower-cased.
   """
-  config = _read_optional_json(folder, TOKENIZER)
-  tokenizer = _read_optional_json(folder, "tokenizer.json")
-  normalizer = tokenizer.get("normalizer")
-  rules = normalizer if isinstance(normalizer, dict) else {}
+  contents: dict[str, Any] = {}
+  for name in (tokenizer_lib.CONFIG, tokenizer_lib.JSON):
+    if path := find_optional(folder, name):
+      with safe_read(path):
+        text = read_file(path, tokenizer_lib.MAX_VALUES)
+      with contextlib.suppress(ValueError):
+        contents[name] = parse_json(text)
+  config = contents.get(tokenizer_lib.CONFIG, {})
+  rules = contents.get(tokenizer_lib.JSON, {}).get("normalizer")
+  if not isinstance(rules, dict):
+    rules = {}
   lowercase = config.get("do_lower_case", rules.get("lowercase"))
   accents = config.get("strip_accents", rules.get("strip_accents"))
   lowercase = lowercase if isinstance(lowercase, bool) else None
   return lowercase, accents if isinstance(accents, bool) else lowercase
 
 
-def _read_optional_json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
-  """Reads a JSON object; empty if the file is missing or no valid JSON."""
-  if path := find_optional(folder, name):
-    with safe_read(path):
-      text = read_file(path, tokenizer_lib.MAX_VALUES)
-    with contextlib.suppress(ValueError):
-      return parse_json(text)
-  return {}
+def open_arrays(folder: pathlib.Path) -> tuple[Shapes, Callable[[], Named]]:
+  """Opens the first of FORMATS that a folder has, by PyTorch's names.
+
+  Returns the arrays' shapes and a function that reads them; of safetensors only
+  the header is read before. InputError, here or later: no such files, a damaged
+  or unsafe one, or PyTorch, which reads a pickle, is missing.
+  """
+  file = find_optional(folder, *FORMATS)
+  if file is None:
+    raise InputError(f"init: '{folder}' holds none of {', '.join(FORMATS)}.")
+  load = functools.partial(_load, file)
+  with safe_read(file):
+    with file.open("rb") as raw:
+      start = raw.read(8)
+    if start == b"version ":
+      raise ValueError("it is a pointer of Git LFS. Run `git lfs pull`")
+    if file.name != WEIGHTS:
+      shapes = {name: x.shape for name, x in load().items()}
+    elif (num_bytes := int.from_bytes(start, "little")) > MAX_HEADER:
+      raise ValueError(f"its header has {num_bytes:,} bytes")
+    else:
+      # The library checks that arrays have the sizes of their shapes, are
+      # stored without gaps or overlaps, and fill the file.
+      with safetensors.safe_open(file, "numpy") as opened:
+        slices = {name: opened.get_slice(name) for name in opened.keys()}
+        shapes = {name: tuple(x.get_shape()) for name, x in slices.items()}
+  return shapes, load
+
+
+def find_optional(folder: pathlib.Path, *names: str) -> pathlib.Path | None:
+  """Finds the first of several files of a folder; None if there is none.
+
+  InputError: it is a link out of the folder, or no file.
+  """
+  for name in names:
+    if os.path.lexists(folder / name):
+      path = join_inside(folder, name, key="init")
+      with safe_read(path):
+        # Opening a pipe would wait forever.
+        if not stat.S_ISREG(path.stat().st_mode):
+          raise ValueError("it is not a file")
+      return path
+  return None
+
+
+@contextlib.contextmanager
+def safe_read(path: pathlib.Path) -> Iterator[None]:
+  """Turns all errors while a file is read into InputErrors.
+
+  Their class depends on the library, and on where the file is damaged.
+  """
+  try:
+    yield
+  except InputError:  # a ValueError that explains itself
+    raise
+  except Exception as e:
+    reason = str(getattr(e, "strerror", None) or e).partition("\n")[0]
+    reason = (reason or type(e).__name__)[:1000].rstrip(".")
+    line = f"init: '{path}' cannot be read: {reason}. Use the original file."
+    raise InputError(printable(line)) from e
+
+
+def _load(file: pathlib.Path) -> Named:
+  with safe_read(file):
+    return FORMATS[file.name](file)
+
+
+def _load_safetensors(file: pathlib.Path) -> Named:
+  with safetensors.safe_open(file, "numpy") as opened:
+    return {name: opened.get_tensor(name) for name in opened.keys()}
+
+
+def _load_msgpack(file: pathlib.Path) -> Named:
+  """Reads a Flax model with Flax, whose format has no code."""
+  tree = serialization.msgpack_restore(file.read_bytes())
+  arrays: Named = {}
+  for path, x in traverse_util.flatten_dict(tree).items():
+    name = ".".join([*map(str, path[:-1]), FLAX_ARRAYS.get(path[-1], path[-1])])
+    if not isinstance(x, np.ndarray) or name in arrays:
+      raise ValueError(f"{name!r} is not one array")
+    arrays[name] = x.T if path[-1] == "kernel" else x
+  return arrays
+
+
+def _load_pickle(file: pathlib.Path) -> Named:
+  """Reads the tensors of a `pytorch_model.bin` without executing its code."""
+  version = "none"
+  with contextlib.suppress(ImportError):
+    import torch
+
+    version = str(torch.__version__)
+  numbers = re.findall(r"\d+", version)[:2]
+  if tuple(map(int, numbers)) < MIN_TORCH:
+    raise ValueError(
+      "it is a pickle, which can run any code. PyTorch"
+      f" {'.'.join(map(str, MIN_TORCH))} or later reads only its tensors"
+      f" (installed: {version}). Run {torch_command()}, or put the model's"
+      f" {FLAX} there, if it has one"
+    )
+
+  def to_numpy(x: Any) -> np.ndarray:
+    x = x.detach()
+    if x.dtype == torch.bfloat16:
+      return x.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return x.numpy()
+
+  is_zip = zipfile.is_zipfile(file)
+  tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
+  num_bytes = sum(x.numel() * x.element_size() for x in tensors.values())
+  if num_bytes > 2 * file.stat().st_size:  # tied ones may share memory
+    raise ValueError(f"its tensors would have {num_bytes:,} bytes")
+  return {str(name): to_numpy(x) for name, x in tensors.items()}
+
+
+def torch_command() -> str:
+  """Returns the command that installs PyTorch; on Linux its small CPU build."""
+  if sys.platform == "linux":  # where PyPI has only the build with CUDA
+    return f"pip install {TORCH} --index-url {TORCH_INDEX}"
+  return f"pip install {TORCH}"
+
+
+# Functions that load a folder's weights; the first of the files is read.
+FORMATS: dict[str, Callable[[pathlib.Path], Named]] = {
+  WEIGHTS: _load_safetensors,
+  FLAX: _load_msgpack,
+  PICKLE: _load_pickle,
+}

@@ -12,6 +12,7 @@ same head.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -53,8 +54,6 @@ MODERN_NAMES = {
   "layer_N/ffn_output": "layers.N.mlp.Wo",
   "final_norm": "final_norm",
 }
-
-
 # `model_type` -> prefix of the encoder's names, and the names.
 FAMILIES: dict[str, tuple[str, Mapping[str, str]]] = {
   "electra": ("electra.", BERT_NAMES),
@@ -71,8 +70,7 @@ class NetworkNames:
   architecture: str
   # Modules of the head: our name -> Hugging Face's; "" has its own arrays.
   head: Mapping[str, str]
-  # Its name of a second copy of an array -> path in our tree.
-  tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  tied: tuple[str, ...] = ()  # arrays that may be stored a second time
 
 
 NETWORKS = {
@@ -92,7 +90,7 @@ NETWORKS = {
       "dense": "generator_predictions.dense",
       "norm": "generator_predictions.LayerNorm",
     },
-    tied={"generator_lm_head.weight": "embeddings/word"},
+    tied=("generator_lm_head.weight",),
   ),
   "bert": NetworkNames(
     "bert",
@@ -102,10 +100,7 @@ NETWORKS = {
       "dense": "cls.predictions.transform.dense",
       "norm": "cls.predictions.transform.LayerNorm",
     },
-    tied={
-      "cls.predictions.decoder.weight": "embeddings/word",
-      "cls.predictions.decoder.bias": "bert_head/bias",
-    },
+    tied=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
   ),
 }
 MODERN_ENCODER = "ModernBertModel"
@@ -114,7 +109,7 @@ _MODERN_MLM = NetworkNames(
   "modernbert",
   MODERN_MASKED,
   {"": "decoder", "dense": "head.dense", "norm": "head.norm"},
-  tied={"decoder.weight": "embeddings/word"},
+  tied=("decoder.weight",),
 )
 # Subfolder of an export, with the encoder once more and a head for two labels.
 DETECTOR = "detector"
@@ -168,28 +163,59 @@ def to_huggingface(
   model are tied to the word embeddings and are left out: transformers unties
   the two when a second copy differs by rounding.
   """
-  table = name_table(model, role)
-  partners = tuple(name for name in model.roles if name != role)
   own = pretrain.own_embeddings(params, role)
+  others = tuple(name for name in model.roles if name != role)
   paths = traverse_util.flatten_dict(own, sep="/")
-  flat = {k: x for k, x in paths.items() if not k.startswith(partners)}
+  flat = {path: x for path, x in paths.items() if not path.startswith(others)}
+  table = name_table(model, role)
   if differing := sorted(flat.keys() ^ table.keys()):
     raise InputError(
-      f"The parameters of the {role} and of Hugging Face's"
-      f" {network_names(model, role).family} of this size differ: only one of"
-      f" them has {', '.join(differing[:5])}."
+      f"The parameters are not those of the model's {role}: only one of them"
+      f" has {', '.join(differing[:5])}."
     )
   tensors = {}
-  has_labels = len(list_classes(model, role)) > 1
   for path, name in table.items():
     x = np.asarray(flat[path])
     if path.endswith("/kernel"):  # Hugging Face's is [out, in]
       x = x.reshape(len(x), -1).T
-    if has_labels and path.startswith(f"{role}_head/output/"):
+    if _has_two_labels(model, role, path):
       x = np.concatenate([np.zeros_like(x), x])
     # Contiguous: safetensors writes the buffer and ignores the strides.
     tensors[name] = np.ascontiguousarray(x, np.float32)
   return tensors
+
+
+def from_huggingface(
+  x: np.ndarray, path: str, shape: tuple[int, ...]
+) -> np.ndarray:
+  """Returns the parameter at a path, of `shape`, from Hugging Face's array.
+
+  A table of words may have other rows than the parameter.
+  """
+  if len(x) == 2 and shape[-1] == 1:  # the labels "original" and "replaced"
+    x = x[1:] - x[:1]
+  if path.endswith("/kernel"):
+    return np.ascontiguousarray(x.T).reshape(shape)
+  return np.ascontiguousarray(x)
+
+
+def list_shapes(model: Model, role: str) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of a network's arrays in Hugging Face's layout."""
+  params = flat_shapes(model)
+  shapes = {}
+  for path, name in name_table(model, role).items():
+    shape = params[path].shape
+    if path.endswith("/kernel"):
+      shape = (math.prod(shape[1:]), shape[0])
+    if _has_two_labels(model, role, path):
+      shape = (2, *shape[1:])
+    shapes[name] = shape
+  return shapes
+
+
+def _has_two_labels(model: Model, role: str, path: str) -> bool:
+  is_output = path.startswith(f"{role}_head/output/")
+  return is_output and architecture(model, role) == DETECTOR_CLASS
 
 
 def unsupported_reason(model: Model) -> str:
@@ -197,9 +223,8 @@ def unsupported_reason(model: Model) -> str:
   if model.backbone in BACKBONES:
     return ""
   return (
-    f"This model with model.backbone={model.backbone!r} has no names in Hugging"
-    " Face's format, so it is not exported and cannot start from weights in"
-    " this format."
+    f"model.backbone={model.backbone!r} has no names in Hugging Face's format,"
+    " so the model is not exported."
   )
 
 
@@ -220,7 +245,10 @@ def network_names(model: Model, role: str) -> NetworkNames:
 
 
 def name_table(model: Model, role: str) -> dict[str, str]:
-  """Maps each path in our tree to Hugging Face's name, for one network."""
+  """Maps each path in our tree to Hugging Face's name, for one network.
+
+  A module of a backbone that transformers lacks keeps our name.
+  """
   names = network_names(model, role)
   modules = dict(POOLED)
   prefix, encoder_names = FAMILIES[names.family]
@@ -236,13 +264,11 @@ def name_table(model: Model, role: str) -> dict[str, str]:
     module, _, array = path.rpartition("/")
     if array not in ("kernel", "scale", "bias"):
       module = path  # a table
-    layer = re.search(r"/layer_(\d+)/", module)
-    if layer:
-      module = module.replace(layer[0], "/layer_N/")
+    number = "".join(re.findall(r"/layer_(\d+)/", module))
+    module = module.replace(f"/layer_{number}/", "/layer_N/")
+    table[path] = path
     if module in modules:
-      name = modules[module]
-      if layer:
-        name = name.replace(".N.", f".{layer[1]}.")
+      name = modules[module].replace(".N.", f".{number}.")
       table[path] = f"{name}.{'bias' if array == 'bias' else 'weight'}"
   return table
 

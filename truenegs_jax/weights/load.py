@@ -6,7 +6,7 @@ params = load_params(match_weights(networks, model, tokenizer))
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,12 +19,15 @@ from truenegs_jax.data.vocabulary import ROLES
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import hf_names, match
-from truenegs_jax.weights.arrays import FLOATS
+from truenegs_jax.weights import hf_names
 from truenegs_jax.weights.find import Report, Weights
-from truenegs_jax.weights.hf_folder import Network
+from truenegs_jax.weights.match import (
+  MatchedWeights,
+  list_names,
+  match_weights,
+)
 
-Flat = dict[str, np.ndarray]  # parameters by path
+FLOATS = ("float32", "float16", "bfloat16")  # types of arrays that are read
 # Largest difference of a pair's two copies of the shared embeddings, relative
 # to the largest weight.
 ROUNDING = 1e-6
@@ -33,6 +36,7 @@ MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
 WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
 KERNEL = "task_head/output/kernel"
 BIAS = "task_head/output/bias"
+Flat = dict[str, np.ndarray]  # parameters by path
 
 
 class Pretrained(NamedTuple):
@@ -70,15 +74,18 @@ def load(init: str, *, report: Report = print) -> Pretrained:
       one of another size; damaged weights.
     CheckpointError: a run that cannot be read.
   """
-  model, matched = match_own_model(Weights(init, report), report)
-  params = load_params(matched, report=report)
-  return Pretrained(model, params, matched.tokenizer)
+  loaded, matched = load_own_model(Weights(init, report), report)
+  report_missing(matched, matched.missing, report)
+  return loaded
 
 
-def match_own_model(
+def load_own_model(
   weights: Weights, report: Report
-) -> tuple[pretrain.Model, match.MatchedWeights]:
-  """Makes a model of the weights' sizes; of one network, headers are read."""
+) -> tuple[Pretrained, MatchedWeights]:
+  """Makes a model of the weights' sizes, and loads its parameters.
+
+  The two networks of a pair share embeddings if those are the same.
+  """
   networks = weights.networks
   if set(networks) not in MODELS:
     raise InputError(
@@ -98,8 +105,8 @@ def match_own_model(
   }
   model: pretrain.Model
   if kept.role == "bert":
-    model = pretrain.make_bert(**fields)
-    model = model.clone(pooler=kept.has_pooler)
+    has_pooler = any(name.startswith(hf_names.POOLER) for name in kept.shapes)
+    model = pretrain.make_bert(**fields).clone(pooler=has_pooler)
   else:
     # A discriminator without a generator gets a small one.
     sizes: tuple[int, ...] = (kept.values["embedding_size"], 1, 1, 1)
@@ -109,16 +116,17 @@ def match_own_model(
     model = pretrain.make_electra(**fields)
   model = model.clone(tokenizer=tokenizer)
   skip = "words" if padding else ""
-  matched = match.match_weights(networks, model, tokenizer, init_skip=skip)
-  flats = _read_networks(matched).values() if len(networks) > 1 else ()
-  if flats and any(_list_differences(*flats)):
+  matched = match_weights(networks, model, tokenizer, init_skip=skip)
+  flats = _read_networks(matched)
+  if len(flats) > 1 and any(_list_differences(*flats.values())):
     model = model.clone(sharing="none")
     matched = dataclasses.replace(matched, model=model)
-  return model, matched
+  params = _make_params(matched, flats, 0, report)
+  return Pretrained(model, params, tokenizer), matched
 
 
 def load_params(
-  matched: match.MatchedWeights,
+  matched: MatchedWeights,
   *,
   seed: int = 0,
   complete: bool = False,
@@ -138,27 +146,14 @@ def load_params(
   Raises InputError for embeddings that are shared or tied, but differ, and for
   weights that are not finite; CheckpointError for an unreadable run.
   """
-  for line in matched.left_out_lines():
-    report(line)
-  flats = _read_networks(matched)
-  if matched.task:
-    for role, network in matched.networks.items():
-      flats[role] |= _convert_task_head(
-        flats[role], network, matched.task, report
-      )
-  flat = _join_networks(matched, flats)
-  for network in matched.networks.values():
-    network.arrays.release()
-  init_params = functools.cache(
-    lambda: traverse_util.flatten_dict(
-      draw_params(matched.model, seed), sep="/"
+  if complete and matched.missing:
+    raise InputError(
+      f"init: {matched.location} lacks {list_modules(matched.missing)}, which"
+      " would be drawn at random. Pass complete weights."
     )
-  )
-  if "words" in matched.skip:
-    flat |= _carry_words(matched, flat, init_params, report)
-  _report_missing(matched, report, complete=complete)
-  flat |= {path: init_params()[path] for path in matched.missing}
-  return traverse_util.unflatten_dict(flat, sep="/")
+  params = _make_params(matched, _read_networks(matched), seed, report)
+  report_missing(matched, matched.missing, report)
+  return params
 
 
 def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
@@ -167,9 +162,26 @@ def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
   return jax.device_get(init())
 
 
-def _join_networks(
-  matched: match.MatchedWeights, flats: Mapping[str, Flat]
-) -> Flat:
+def _make_params(
+  matched: MatchedWeights, flats: dict[str, Flat], seed: int, report: Report
+) -> dict[str, Any]:
+  """Joins networks, and draws what they lack; reports what it did."""
+  for line in matched.lines:
+    report(line)
+  flat = _join_networks(matched, flats)
+  _unscale_head(flat, matched.task)
+  init_params = functools.cache(
+    lambda: traverse_util.flatten_dict(
+      draw_params(matched.model, seed), sep="/"
+    )
+  )
+  if "words" in matched.skip:
+    flat |= _carry_words(matched, flat, init_params, report)
+  flat |= {path: init_params()[path] for path in matched.missing}
+  return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def _join_networks(matched: MatchedWeights, flats: Mapping[str, Flat]) -> Flat:
   """Joins networks; what they share is the first one's, or must be equal."""
   kept = next(iter(flats.values()))
   masked = flats.get("generator", {})
@@ -180,7 +192,7 @@ def _join_networks(
         f"init: {matched.networks['generator'].location} does not share the"
         f" discriminator's embeddings. {name} differs by up to"
         f" {difference:.3g}. Pass two networks that were trained together, or"
-        " only the discriminator. Its generator then starts from scratch. To"
+        " only the discriminator, whose generator then starts from scratch. To"
         " keep both, set --config.model.sharing=disentangled."
       )
     return masked | kept
@@ -195,105 +207,46 @@ def _join_networks(
 def _list_differences(a: Flat, b: Flat) -> Iterator[tuple[str, float]]:
   """Lists the arrays of both that differ, by how much; rounding may differ."""
   for name in a.keys() & b.keys():
-    difference = _largest_difference(a[name], b[name])
+    difference = float(np.abs(a[name] - b[name]).max())
     if difference > ROUNDING * np.abs(a[name]).max():
       yield name, difference
 
 
-def _read_networks(matched: match.MatchedWeights) -> dict[str, Flat]:
-  """Reads the arrays of all networks, by role and path."""
-  return {
-    role: _read_network(network, matched.names[role], matched.model)
-    for role, network in matched.networks.items()
-  }
+def _read_networks(matched: MatchedWeights) -> dict[str, Flat]:
+  """Reads the arrays of all networks, by role and path, as f32.
 
-
-def _read_network(
-  network: Network, names: Mapping[str, str], model: hf_names.Model
-) -> Flat:
-  """Reads the arrays of a network by path; tied copies must be equal."""
-  shapes = hf_names.flat_shapes(model)
-  loaded = network.arrays.load()
-  tied = {x: loaded[x] for x in network.tied if x in loaded}
-  flat = {}
-  for path, name in names.items():
-    x = _convert(network, path, name, loaded.pop(name))
-    if shapes[path].ndim > 2:  # parts of one product
-      x = x.reshape(shapes[path].shape)
-    flat[path] = x
-  has_head = any(path.startswith(f"{network.role}_head/") for path in names)
-  for name, copy in tied.items():
-    path = network.tied[name]
-    if not has_head or path not in flat:
-      continue
-    difference = _largest_difference(copy, flat[path])
-    if difference != 0:
-      raise InputError(
-        f"init: {name} of {network.location} differs from {names[path]} by up"
-        f" to {difference:.3g}. Here the two are one array, so one of them"
-        " would be lost. Use weights with tied embeddings."
-      )
-  return flat
-
-
-def _convert(
-  network: Network, path: str, name: str, x: np.ndarray
-) -> np.ndarray:
-  """Returns an array as f32 in our layout; InputError if it is not finite."""
-  if x.dtype.name not in FLOATS:
-    raise InputError(
-      f"init: {name} of {network.location} is of type {x.dtype}, not"
-      f" {', '.join(FLOATS)}. Use other weights."
-    )
-  x = x.astype(np.float32, copy=False)
-  if not np.isfinite(x).all():
-    raise InputError(
-      f"init: {name} of {network.location} holds"
-      f" {np.count_nonzero(~np.isfinite(x)):,} values that are not finite. The"
-      " file is damaged, or its run diverged. Use other weights."
-    )
-  is_transposed = not network.is_ours and path.endswith("/kernel")
-  return np.ascontiguousarray(x.T if is_transposed else x)
-
-
-def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
-  return float(np.abs(np.float32(a) - np.float32(b)).max())
-
-
-def _convert_task_head(
-  flat: Mapping[str, np.ndarray],
-  network: Network,
-  task: task_lib.Task,
-  report: Report,
-) -> Flat:
-  """Converts a head's last layer, `[D, C]` and `[C]`, to a task's convention.
-
-  Classes are put in the order of the task if both have the same names; if not,
-  the assumed order is reported. Our head is trained on (score - offset) /
-  scale, while Hugging Face's gives the score itself.
+  Those of words have the rows of the weights. InputError: one is not finite.
   """
-  if task.kind == task_lib.SPANS or KERNEL not in flat:
-    return {}
-  kernel_DxC = flat[KERNEL]
-  bias_C = flat[BIAS]
-  if task.kind == task_lib.SCORE:
+  shapes = hf_names.flat_shapes(matched.model)
+  flats: dict[str, Flat] = {}
+  for role, network in matched.networks.items():
+    loaded = network.load()
+    flats[role] = {}
+    for path, name in matched.names[role].items():
+      x = loaded.pop(name)
+      is_float = x.dtype.name in FLOATS
+      x = x.astype(np.float32, copy=False)
+      num_bad = np.count_nonzero(~np.isfinite(x)) if is_float else x.size
+      if num_bad:
+        raise InputError(
+          f"init: {name} of {network.location} holds {num_bad:,} values that"
+          " are not finite floats. The file is damaged, or its run diverged."
+          " Use other weights."
+        )
+      flats[role][path] = hf_names.from_huggingface(x, path, shapes[path].shape)
+  return flats
+
+
+def _unscale_head(flat: Flat, task: task_lib.Task | None) -> None:
+  """Makes a head of scores one of (score - offset) / scale, as ours are."""
+  if task and task.kind == task_lib.SCORE and KERNEL in flat:
     offset, scale = task.scale
-    return {KERNEL: kernel_DxC / scale, BIAS: (bias_C - offset) / scale}
-  saved = [name.casefold() for name in match.read_labels(network.fields)]
-  expected = [name.casefold() for name in task.labels]
-  if sorted(saved) != sorted(expected) or len(set(saved)) < len(saved):
-    report(
-      f"init: assuming that the classes of {network.location}"
-      f" ({match.list_names(saved)}) are {match.list_names(expected)}, in this"
-      " order."
-    )
-    return {}
-  order = [*map(saved.index, expected)]
-  return {KERNEL: kernel_DxC[:, order], BIAS: bias_C[order]}
+    flat[KERNEL] = flat[KERNEL] / scale
+    flat[BIAS] = (flat[BIAS] - offset) / scale
 
 
 def _carry_words(
-  matched: match.MatchedWeights,
+  matched: MatchedWeights,
   flat: Flat,
   init_params: Callable[[], Flat],
   report: Report,
@@ -311,7 +264,7 @@ def _carry_words(
   new = [token for token in vocab if token not in row_of]
   kept = len(vocab) - len(new)
   if new or kept < num_rows:
-    listed = f" ({match.list_names(new)})" if new else ""
+    listed = f" ({list_names(new)})" if new else ""
     report(
       f"init: copied the rows of {kept:,} of {len(vocab):,} words. Dropped"
       f" {num_rows - kept:,} rows. Words drawn at random: {len(new):,}{listed}."
@@ -337,29 +290,20 @@ def _list_rows(saved: Tokenizer, tokenizer: Tokenizer) -> dict[str, int]:
   return {tokenizer.vocab[new]: row for new, row in pairs if min(new, row) >= 0}
 
 
-def _report_missing(
-  matched: match.MatchedWeights, report: Report, *, complete: bool
+def report_missing(
+  matched: MatchedWeights, missing: Sequence[str], report: Report
 ) -> None:
-  """Reports missing parameters; raises InputError if `complete`."""
-  paths = matched.missing
-  if complete and paths:
-    raise InputError(
-      f"init: {matched.location} lacks {_list_modules(paths)}, which would be"
-      " drawn at random. Pass complete weights."
-    )
-  shapes = hf_names.flat_shapes(matched.model)
-  head = [path for path in shapes if path.startswith(hf_names.TASK_HEAD)]
-  other = [path for path in paths if path not in head]
-  if other:
-    modules = _list_modules(other)
+  """Reports modules with `missing` parameters, if there are any."""
+  if missing:
+    modules = list_modules(missing)
     report(f"init: NOT in {matched.location}, so DRAWN AT RANDOM: {modules}.")
-  if len(other) < len(paths):
-    part = "" if set(head) <= set(paths) else "last layer of the "
-    report(f"init: the {part}task head starts from scratch.")
 
 
-def _list_modules(paths: Sequence[str]) -> str:
+def list_modules(paths: Iterable[str]) -> str:
   """Lists the modules of parameters: "bert, pooled/pooler"."""
-  parts = [path.split("/") for path in paths]
-  names = ("/".join(p[:2]) if p[0] == "pooled" else p[0] for p in parts)
+  names = []
+  for path in paths:
+    module, part, *_ = path.split("/")
+    is_head = module in ("pooled", "task_head")
+    names.append(f"{module}/{part}" if is_head else module)
   return ", ".join(dict.fromkeys(names))

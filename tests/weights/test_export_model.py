@@ -1,0 +1,456 @@
+"""Exports of pre-trained, fine-tuned and converted models."""
+
+import errno
+import functools
+import hashlib
+import json
+import re
+
+import huggingface_hub
+import jax
+import numpy as np
+import pytest
+
+from support import tiny
+from support.weight_files import (
+  TOKENIZER,
+  assert_same_tree,
+  load_params,
+  random_params,
+  read_tensors,
+  run_export,
+  write_export,
+  write_run,
+)
+from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.configs import electra_demo
+from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.pretrain import export_run
+from truenegs_jax.runtime.errors import (
+  DiskError,
+  InputError,
+  NonFiniteError,
+  TrueNegsError,
+)
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.weights import export_model, find, hf_config, hf_names, match
+from truenegs_jax.workdir.saved_model import build_model
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{i}" for i in range(tiny.V - len(SPECIALS))]
+FILES = export_model.MODEL_FILES - {"tokenizer.json"}
+POOLED = functools.partial(tiny.make_bert, pooler=True)
+
+
+def _export(model, output, params=None, **changed):
+  params = random_params(model) if params is None else params
+  line = export_model.export_model(model, params, TOKENIZER, output, **changed)
+  assert line.startswith(f"Exported to '{output}'. ")
+  return line
+
+
+def _read_files(folder):
+  paths = [path for path in folder.rglob("*") if path.is_file()]
+  return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("make", [tiny.make_model, tiny.make_bert, POOLED])
+def test_an_export_is_complete_and_the_same_after_loading(
+  tmp_path, no_torch, make
+):
+  model = make()
+  params = random_params(model)
+  params["embeddings"]["word"][7] = -0.0  # a sum would lose the sign
+  first = tmp_path / "first"
+  assert "torch is not installed" in _export(model, first, params)
+  files = _read_files(first)
+  assert {*files} == {f"{role}/{x}" for role in model.roles for x in FILES}
+  for role in model.roles:
+    lines = files[f"{role}/SHA256SUMS"].decode().splitlines()
+    digests = dict(reversed(line.split("  ")) for line in lines)
+    assert {*digests} == FILES - {"SHA256SUMS", "README.md"}
+    for name, digest in digests.items():
+      assert hashlib.sha256(files[f"{role}/{name}"]).hexdigest() == digest
+  loaded, _ = load_params(first, model)
+  assert np.signbit(loaded["embeddings"]["word"][7]).all()
+  _export(model, first, loaded)  # replaces an older one
+  assert _read_files(first) == files
+  assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+def test_an_export_has_the_temperature_in_its_weights(tmp_path, no_torch):
+  model = tiny.make_model(temperature=3.0)
+  params = random_params(model)
+  _export(model, tmp_path / "export", params)
+  loaded, _ = load_params(tmp_path / "export", tiny.make_model())
+  assert_same_tree(loaded, pretrain.fold_temperature(params, model))
+
+
+def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
+  config = electra_demo.get_config("runlocal")
+  config.data.sources = "/home/me/wiki.txt"
+  config.negatives.sources = "wordnet"
+  held_out = {"mlm": 4.25, "detect": 0.6, "auc": 0.75}
+  about = export_run.describe_run(
+    PretrainConfig.read(config), 20, held_out, "5 pairs path=/home/me/g.txt"
+  )
+  output = tmp_path / "export"
+  _export(tiny.make_model(), output, about=about, language="no")
+  for role in ("discriminator", "generator"):
+    card = huggingface_hub.ModelCard.load(output / role / "README.md")
+    assert card.data.to_dict() == {
+      "language": "no",  # without quotes, YAML reads False
+      "library_name": "transformers",
+      "license": "unknown",
+      "tags": ["electra", "truenegs_jax"],
+    }
+    for words in (
+      f"# {hf_names.NETWORKS[role].architecture}\n",
+      "https://arxiv.org/abs/2212.00460",
+      "`wiki.txt`; the vocabulary was trained on it",
+      "* Synonyms: 5 pairs path=g.txt\n",
+      "20 of 8 rows of 32 tokens, seed 0, from `scratch`",
+      "hard correction by wordnet (argmax) + soft regularization",
+      "mlm 4.2500, detect 0.6000, auc 0.7500",
+      "copyright Princeton",
+    ):
+      assert words in card.text
+    assert len(card.content.splitlines()) <= 45
+  config = electra_demo.get_config("baseline,runlocal")
+  about = export_run.describe_run(PretrainConfig.read(config), 20, {}, "x")
+  for claim in "Synonyms", "orrected", "arxiv", "Held-out":
+    assert claim not in about
+
+
+@pytest.mark.parametrize(
+  ("module", "name", "raised", "expected"),
+  [
+    (export_model, "compare_logits", TrueNegsError("differ"), TrueNegsError),
+    (
+      export_model.safetensors.numpy,
+      "save_file",
+      OSError(errno.ENOSPC, "No space left on device"),
+      DiskError,
+    ),
+  ],
+)
+def test_a_failed_export_keeps_the_older_one(
+  tmp_path, no_torch, monkeypatch, module, name, raised, expected
+):
+  output = tmp_path / "export"
+  _export(tiny.make_model(), output)
+  before = _read_files(output)
+
+  def fail(*args, **kwargs):
+    raise raised
+
+  monkeypatch.setattr(module, name, fail)
+  with pytest.raises(expected):
+    _export(tiny.make_model(), output)
+  assert _read_files(output) == before
+  assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_a_folder_with_other_files_is_not_replaced(tmp_path, no_torch):
+  model = tiny.make_model()
+  home = tmp_path / "home"
+  (home / "generator").mkdir(parents=True)
+  (home / "generator" / "thesis.tex").write_text("years of work")
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "linked").mkdir()
+  (tmp_path / "linked" / "bert").symlink_to(tmp_path / "empty")
+  output = tmp_path / "export"
+  _export(model, output)
+  before = _read_files(tmp_path)
+  for folder, name, roles in (
+    (home, "generator", ()),
+    (tmp_path / "linked", "bert", ["bert"]),
+    (output, "generator", ["discriminator"]),
+  ):
+    with pytest.raises(InputError, match=f"does not replace: {name}"):
+      _export(model, folder, roles=roles)
+  assert _read_files(tmp_path) == before
+  # The output itself may be a link.
+  (tmp_path / "link").symlink_to(output)
+  _export(model, tmp_path / "link")
+  assert (tmp_path / "link").is_symlink()
+
+
+def test_exported_models_work_in_transformers_without_network(
+  tmp_path, monkeypatch
+):
+  torch = pytest.importorskip("torch")
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  import transformers
+
+  output = tmp_path / "export"
+  line = _export(tiny.make_model(), output)
+  names = "ElectraForPreTraining and ElectraForMaskedLM"
+  assert f"loads {names} and computes our logits" in line
+  fill = transformers.pipeline("fill-mask", str(output / "generator"))
+  filled = fill("w7 [MASK] w9", top_k=3)
+  assert all(0 < entry["score"] < 1 for entry in filled)
+  # The code of the model card runs.
+  monkeypatch.chdir(output / "discriminator")
+  card = (output / "discriminator" / "README.md").read_text()
+  names = {}
+  exec(re.search("```python\n(.*?)```", card, re.DOTALL)[1], names)
+  assert type(names["model"]).__name__ == "ElectraForPreTraining"
+  assert names["outputs"].logits.shape[0] == 1 and torch
+
+
+def _fine_tuned(role, head, task, **fields):
+  outputs = len(task.labels) or (2 if task.kind == task_lib.SPANS else 1)
+  return finetune.make_downstream(
+    role=role,
+    head=head,
+    num_outputs=outputs,
+    vocab_size=tiny.V,
+    variant="tiny",
+    layers=1,
+    **fields,
+  )
+
+
+LABELS = ("against", "for", "neither")
+CLASSES = task_lib.Task("nli", "NLI", task_lib.CLASSES, labels=LABELS)
+SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
+SPANS = task_lib.Task("qa", "QA", task_lib.SPANS)
+MODERN = {"backbone": "modern"}
+CASES = {
+  "electra-dense": ("discriminator", "dense", SCORE, {}),
+  "electra-classes": ("discriminator", "dense", CLASSES, {}),
+  "electra-spans": ("discriminator", "spans", SPANS, {}),
+  "bert-pooler": ("bert", "pooler", SCORE, {}),
+  "bert-spans": ("bert", "spans", SPANS, {}),
+  "modern-score": ("bert", "dense", SCORE, MODERN),
+  "modern-mean": ("bert", "dense", CLASSES, MODERN | {"pooling": "mean"}),
+  "modern-spans": ("bert", "spans", SPANS, MODERN),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_transformers_and_load_params_read_a_fine_tuned_model(
+  tmp_path, monkeypatch, case
+):
+  transformers = pytest.importorskip("transformers")
+  pytest.importorskip("torch")
+  monkeypatch.setattr(export_model, "TOLERANCE", 1e-5)
+  role, head, task, more = CASES[case]
+  model = _fine_tuned(role, head, task, **more)
+  params = random_params(model)
+  output = tmp_path / "out"
+  export = functools.partial(
+    export_model.export_task, params, model, TOKENIZER, output, task=task
+  )
+  assert "computes our logits" in export(about="Recipe")
+  kinds = {task_lib.SPANS: transformers.AutoModelForQuestionAnswering}
+  kind = kinds.get(task.kind, transformers.AutoModelForSequenceClassification)
+  loaded = kind.from_pretrained(output, local_files_only=True)
+  if task.labels:
+    assert loaded.config.id2label == dict(enumerate(task.labels))
+    assert loaded.config.problem_type == "single_label_classification"
+  elif task.kind == task_lib.SCORE:
+    assert loaded.config.num_labels == 1
+    assert loaded.config.problem_type == "regression"
+    last = "classifier.bias" if role == "bert" else "classifier.out_proj.bias"
+    bias = dict(loaded.named_parameters())[last].item()
+    trained = params["task_head"]["output"]["bias"]
+    np.testing.assert_allclose(bias, 1 + 4 * trained, rtol=1e-6)
+  assert match.detect_task_head(find.Weights(str(output)).encoder()) == head
+  reloaded, lines = load_params(output, model, complete=True, task=task)
+  assert not lines
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
+  jax.tree.map(close, reloaded, params)
+  with pytest.raises(InputError, match="exists"):
+    export(about="Recipe")
+
+
+def test_wrong_or_non_finite_weights_are_not_exported(tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  model = tiny.make_bert()
+  params = random_params(model)
+  names = hf_names.BERT_NAMES
+  query, value = names["layer_N/query"], names["layer_N/value"]
+  with monkeypatch.context() as patch:
+    patch.setitem(names, "layer_N/query", value)
+    patch.setitem(names, "layer_N/value", query)
+    with pytest.raises(TrueNegsError, match="differ from ours"):
+      _export(model, tmp_path / "out", params)
+  params["bert"]["layer_1"]["query"]["kernel"][0, 0] = np.nan
+  with pytest.raises(NonFiniteError, match="layer_1/query/kernel holds 1 "):
+    _export(model, tmp_path / "out", params)
+  assert not list(tmp_path.iterdir())
+
+
+def test_models_without_a_counterpart_are_refused(tmp_path, monkeypatch):
+  model = tiny.make_model(backbone="modern")
+  params = random_params(model)
+  small = make_tokenizer(SPECIALS + WORDS[:10], lowercase=True)
+  with pytest.raises(InputError, match="15 entries, but the model has 70"):
+    export_model.write_model(tmp_path, params, model, "generator", small)
+  with pytest.raises(InputError, match="only one of them has adapter/kernel"):
+    more = {**params, "adapter": {"kernel": np.zeros((2, 2))}}
+    hf_names.to_huggingface(more, model, "generator")
+  monkeypatch.delitem(hf_names.BACKBONES, "modern")
+  with pytest.raises(InputError, match="backbone='modern'"):
+    export_model.write_model(tmp_path, params, model, "generator", TOKENIZER)
+  assert not list(tmp_path.iterdir())
+
+
+def _odd_pair():
+  """Makes a pair with sizes of no named variant."""
+  return pretrain.make_electra(
+    vocab_size=tiny.V,
+    variant="init",
+    embedding_size=12,
+    width=24,
+    layers=3,
+    heads=3,
+    ffn=20,
+    generator_sizes={"width": 8, "layers": 1, "heads": 4, "ffn": 10},
+    generator_multiplier=1.0,
+    max_positions=40,
+    dropout=0.0,
+  )
+
+
+CONVERTED = {
+  "pair": (_odd_pair, {}),
+  "cased": (tiny.make_bert, {"lowercase": False, "strip_accents": True}),
+  "accents": (tiny.make_bert, {"lowercase": True, "strip_accents": False}),
+}
+
+
+@pytest.mark.parametrize("case", CONVERTED)
+def test_a_converted_model_is_byte_identical(tmp_path, no_torch, capsys, case):
+  make, options = CONVERTED[case]
+  options = {"lowercase": True, **options}
+  tokenizer = make_tokenizer(SPECIALS + WORDS, **options)
+  folder = write_export(tmp_path / "in", make(), tokenizer=tokenizer)
+  for init, output in (folder, "out"), (folder / "discriminator", "alone"):
+    if not init.exists():
+      continue
+    assert run_export(init, f"--output={tmp_path / output}") == 0
+    converted = _read_files(tmp_path / output)
+    for name, content in _read_files(init).items():
+      role = "discriminator/" if output == "alone" else ""
+      assert converted[role + name] == content, name
+    assert "RANDOM" not in capsys.readouterr().out
+    [card, *_] = [x for name, x in converted.items() if name.endswith(".md")]
+    about = f"Converted, not trained, from `{init.name}`, whose license"
+    assert about in card.decode() and "RANDOM" not in card.decode()
+  assert {x.name for x in (tmp_path / "out").iterdir()} == set(make().roles)
+  # Neither the weights nor a generator alone is an export's place.
+  before = _read_files(tmp_path)
+  assert run_export(folder, f"--output={folder}") == 2
+  assert "holds the weights" in capsys.readouterr().err
+  if "generator" in make().roles:
+    assert run_export(folder / "generator", f"--output={tmp_path}/g") == 2
+    assert "holds only generator" in capsys.readouterr().err
+  assert _read_files(tmp_path) == before
+
+
+def test_a_bare_bert_keeps_its_outputs_and_reports_random_heads(
+  tmp_path, capsys, monkeypatch
+):
+  torch = pytest.importorskip("torch")
+  monkeypatch.setattr(export_model, "compare_logits", lambda *args: "")
+  import transformers
+
+  config = hf_config.make_fields(tiny.make_bert(), "bert", pad=0)
+  bare = transformers.BertModel(transformers.BertConfig(**config)).eval()
+  bare.save_pretrained(tmp_path / "in")
+  vocab = "\n".join(SPECIALS + WORDS)
+  (tmp_path / "in" / "vocab.txt").write_text(f"{vocab}\n")
+  assert run_export(tmp_path / "in", f"--output={tmp_path / 'out'}") == 0
+  folder = tmp_path / "out" / "bert"
+  words = "DRAWN AT RANDOM: `?bert_head, pooled/next_sentence"
+  for text in capsys.readouterr().out, (folder / "README.md").read_text():
+    assert re.search(words, text)
+  converted = transformers.AutoModel.from_pretrained(folder).eval()
+  inputs = torch.arange(tiny.V).reshape(2, -1)
+  with torch.no_grad():
+    for name in "last_hidden_state", "pooler_output":
+      assert torch.equal(converted(inputs)[name], bare(inputs)[name])
+
+
+@pytest.mark.parametrize(("word", "lowercase"), [("Über", False), ("ℝ", True)])
+def test_the_vocabulary_decides_the_case_without_a_tokenizer_config(
+  tmp_path, no_torch, capsys, word, lowercase
+):
+  folder = write_export(tmp_path / "in", tiny.make_bert()) / "bert"
+  (folder / "tokenizer_config.json").unlink()
+  vocab = SPECIALS + [word.lower()] + [f"w{i}" for i in range(tiny.V - 6)]
+  (folder / "vocab.txt").write_text("\n".join([*vocab[:-1], word]) + "\n")
+  assert run_export(folder, f"--output={tmp_path / 'out'}") == 0
+  written = tmp_path / "out" / "bert" / "tokenizer_config.json"
+  assert json.loads(written.read_text())["do_lower_case"] == lowercase
+  (folder / "vocab.txt").write_text("\n".join([*vocab, word]) + "\n")
+  assert run_export(folder, f"--output={tmp_path / 'out'}") == 2
+  assert "70 words, but its vocabulary" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  """Returns a run with steps 10 and 20; 20's parameters are 10's + 1."""
+  config = electra_demo.get_config("runlocal")
+  folder = tmp_path_factory.mktemp("run")
+  first = random_params(build_model(config, vocab_size=tiny.V))
+  second = jax.tree.map(lambda x: x + 1, first)
+  write_run(folder, config, {10: first, 20: second})
+  record = {"split": "held_out", "step": 20, "mlm": 3.5, "auc": 0.75, "lr": 0.1}
+  lines = [json.dumps(x) for x in (record | {"step": 10, "mlm": 9.0}, record)]
+  lines.append('{"split": "tr')  # of a run that still writes
+  (folder / "metrics.jsonl").write_text("\n".join(lines))
+  return folder, first["embeddings"]["word"]
+
+
+def test_the_command_exports_the_newest_step_or_a_given_one(
+  workdir, no_torch, capsys
+):
+  folder, word_VxE = workdir
+  for path, *flags, output, added, mlm in (
+    (folder, folder / "export", 1, 3.5),
+    (folder, "--step=10", folder / "export-10", 0, 9.0),
+    (folder / "checkpoints" / "10", folder / "export-10", 0, 9.0),
+  ):
+    assert run_export(path, *flags) == 0
+    assert f"Exported to '{output}'. Not compared" in capsys.readouterr().out
+    tensors = read_tensors(output / "generator")
+    table = tensors["electra.embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(table, word_VxE + added)
+    card = (output / "generator" / "README.md").read_text()
+    assert f"mlm {mlm:.4f}, auc 0.7500" in card
+
+
+REFUSALS = [  # arguments ("RUN" is the run), exit code, words
+  ([], 2, "Name one run"),
+  (["a", "b", "--output=c"], 2, "Name one run"),
+  (["--workdir=a"], 2, "Pass the folder alone"),
+  (["a"], 2, "'a' is not the folder of a run"),
+  (["a", "--output=c", "--step=3"], 2, "and no --step"),
+  (["hf://a/b"], 2, "is a URL"),
+  (["a", "--output=s3:/a/b"], 2, "is a URL"),
+  (["RUN", "--step=11"], 4, "no checkpoint of step 11. Saved steps: 10, 20."),
+  (["RUN/rnu"], 2, "rnu' is not the folder of a run"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "message"), REFUSALS)
+def test_the_command_refuses(workdir, words, code, message, capsys):
+  folder, _ = workdir
+  words = [word.replace("RUN", str(folder)) for word in words]
+  assert run_export(*words) == code
+  assert message in capsys.readouterr().err
+  assert not (folder / "rnu").exists()
+
+
+def test_a_run_with_another_vocabulary_is_refused(workdir, capsys):
+  folder, _ = workdir
+  vocabulary = (folder / "vocab.txt").read_text()
+  (folder / "vocab.txt").write_text(vocabulary.replace("w5\n", "v5\n"))
+  assert run_export(folder) == 4
+  (folder / "vocab.txt").write_text(vocabulary)
+  assert TOKENIZER.fingerprint in capsys.readouterr().err

@@ -1,0 +1,240 @@
+"""Locations of weights: folders, pairs, runs, and names on the hub.
+
+Downloads are made by the hub's real client from a local server.
+"""
+
+import errno
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants, errors
+
+from support import hub_stand_in, tiny
+from support.weight_files import (
+  assert_same_tree,
+  load_params,
+  random_params,
+  write_export,
+  write_run,
+)
+from truenegs_jax.configs import electra_demo
+from truenegs_jax.models import pretrain
+from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.weights import find
+from truenegs_jax.workdir import files
+from truenegs_jax.workdir.saved_model import build_model
+
+NAME = "swans/mute-small"
+VOCABULARY = {"config.json": b"{}", "vocab.txt": b"[PAD]\nswan\n"}
+SAFE = {**VOCABULARY, "model.safetensors": b"safe"}
+FLAX = {**VOCABULARY, "flax_model.msgpack": b"flax"}
+PICKLED = {**VOCABULARY, "pytorch_model.bin": b"pickled"}
+# Files that must not be requested.
+UNWANTED = {"README.md": b"", "tf_model.h5": b"", "onnx/model.onnx": b""}
+
+
+@pytest.fixture(scope="module")
+def server():
+  with hub_stand_in.HubServer() as server:
+    yield server
+    server.shutdown()
+
+
+@pytest.fixture
+def hub(server, monkeypatch, tmp_path):
+  """Makes the client use an empty local hub and an empty cache."""
+  monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+  server.hub = hub_stand_in.Hub()
+  with hub_stand_in.connect(server, monkeypatch):
+    yield server.hub
+
+
+def _download(name=NAME):
+  """Returns the content of each downloaded file by name."""
+  folder = find.download(name, report=lambda _: None)
+  return {f.name: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def _assert_refused(*words):
+  with pytest.raises(InputError, match="^init: ") as caught:
+    find.download(f"{NAME}@v2", report=lambda _: None)
+  message = str(caught.value)
+  assert "secret" not in message
+  for word in (repr(NAME), "HF_TOKEN", "--config.init=FOLDER", *words):
+    assert word in message
+
+
+@pytest.mark.parametrize(
+  ("files", "unused"),
+  [(SAFE, FLAX | PICKLED), (FLAX, PICKLED), (PICKLED, {})],
+  ids=["safetensors", "flax", "a pickle alone"],
+)
+def test_downloads_only_needed_files(hub, monkeypatch, files, unused):
+  hub.models[NAME] = {"main": {**unused, **UNWANTED, **files}}
+  assert _download() == files
+  unwanted = {*UNWANTED, *unused} - set(files)
+  assert not [r for r in hub.requests if r.endswith(tuple(unwanted))]
+  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+  hub.requests.clear()
+  assert _download() == files and not hub.requests
+
+
+@pytest.mark.parametrize("revision", ["v2", "refs/pr/3"])
+def test_downloads_the_revision_after_the_at_sign(hub, revision):
+  other = {**SAFE, "model.safetensors": b"other"}
+  hub.models[NAME] = {"main": SAFE, revision: other}
+  assert _download(f"{NAME}@{revision}") == other
+  assert _download() == SAFE
+
+
+REFUSALS = {  # part of a URL -> answer; name of the error
+  "/api/": ((404, "RevisionNotFound"), "RevisionNotFoundError"),
+  "/resolve/": ((403, "GatedRepo"), "GatedRepoError"),
+}
+
+
+@pytest.mark.parametrize("part", REFUSALS)
+def test_a_refusal_of_the_hub_says_what_to_do(hub, part):
+  hub.models[NAME] = {"v2": SAFE}
+  hub.refusals[part], words = REFUSALS[part]
+  _assert_refused(words)
+  hub.refusals.clear()
+  assert _download(f"{NAME}@v2") == SAFE
+
+
+@pytest.mark.parametrize("cached", [[], ["config.json"]])
+def test_offline_a_part_of_a_model_is_refused(hub, monkeypatch, cached):
+  hub.models[NAME] = {"v2": SAFE}
+  for file in cached:
+    huggingface_hub.hf_hub_download(NAME, file, revision="v2")
+  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+  _assert_refused()
+
+
+@pytest.mark.parametrize(
+  "error",
+  [
+    PermissionError(errno.EACCES, "Permission denied"),
+    errors.LocalEntryNotFoundError("hf_secret"),
+    None,
+  ],
+)
+def test_other_failures_do_not_show_a_token(hub, monkeypatch, error):
+  def fail(*_, **__):
+    raise error
+
+  hub.models[NAME] = {"v2": VOCABULARY}
+  words = "no config.json with model.safetensors or flax"
+  if error:
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    words = type(error).__name__
+  _assert_refused(words)
+
+
+def test_is_model_name():
+  valid = ["bert", "google/electra-small", "a/b@main", "a/b@refs/pr/3", "a.b/c"]
+  valid += ["a/b@v1.0", "a/b@feature/x--y", "x" * 40 + "/y_z"]
+  assert [name for name in valid if not find.is_model_name(name)] == []
+  invalid = ["", "/a", "a/b/c", "../a", "a/..", "./a", "a/", ".a", "-a/b"]
+  invalid += ["~/a", "a--b", "a..b", "a/b@", "a@../b", "a@b/../c", "ä/b", "a,b"]
+  invalid += ["a b", "a/b-", "a/bäb", "a\n", "a@/b", "a/b@c/"]
+  assert [name for name in invalid if find.is_model_name(name)] == []
+
+
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    ("/home/me/my texts/*.txt weight=2, ~/b.txt", "*.txt weight=2, b.txt"),
+    ("omw | vectors path=/x y/g.txt top=10", "omw | vectors path=g.txt top=10"),
+    ("hf:a/b revision=refs/pr/3", "hf:a/b revision=refs/pr/3"),
+    ("hf:/data/mine, ('texts/a.txt', '/b/c')", "mine, ('texts/a.txt', 'c')"),
+    ("hf:a/b split=train dev=../x/dev.csv", "hf:a/b split=train dev=dev.csv"),
+    ("google/electra@main, /w/generator", "google/electra@main, generator"),
+  ],
+)
+def test_folders_are_hidden(text, expected):
+  assert find.hide_folders(text) == expected
+
+
+def test_a_pair_is_found_in_one_folder_or_two(tmp_path):
+  model = tiny.make_model(max_positions=64)
+  write_export(tmp_path, model)
+  generator, discriminator = (tmp_path / x for x in PAIR[::-1])
+  for init in (tmp_path, f"{generator}, {discriminator}"):
+    assert_same_tree(load_params(init, model)[0], random_params(model))
+  alone = find.Weights(str(tmp_path)).for_roles(["discriminator"])
+  assert [*alone] == ["discriminator"]
+  for init, words in {
+    f"{discriminator},{tmp_path}": "are both a discriminator",
+    generator: "holds a generator, but .*Pass weights of a discriminator",
+    tmp_path / "config.json": "there is no folder",
+    tmp_path.parent: "holds no weights. Pass a folder",
+  }.items():
+    with pytest.raises(InputError, match=words):
+      load_params(init, model)
+  with pytest.raises(InputError, match="fine-tuning needs one BERT"):
+    find.Weights(str(generator)).encoder()
+
+
+def test_a_folder_must_hold_the_network_that_it_is_named_after(tmp_path):
+  folder = write_export(tmp_path / "a", tiny.make_model())
+  (tmp_path / "b").mkdir()
+  (tmp_path / "b" / "discriminator").symlink_to(folder / "discriminator")
+  (folder / "generator").rename(tmp_path / "g")
+  for name, words in ("b", "leads out"), ("a", "holds a discriminator, accord"):
+    with pytest.raises(InputError, match=words):
+      _ = find.Weights(str(tmp_path / name)).networks
+    if name == "b":
+      (folder / "discriminator").rename(folder / "generator")
+
+
+PAIR = ("discriminator", "generator")
+STEPS = (10, 20)
+
+
+def _config(backbone):
+  c = electra_demo.get_config("runlocal")
+  c.model.backbone = backbone
+  c.generator.multiplier = 1.0
+  c.negatives.temperature = 2.0 if backbone == "modern" else 1.0
+  return c
+
+
+@pytest.mark.parametrize("backbone", ["encoder", "modern"])
+def test_a_run_is_read_as_its_export_would_be(tmp_path, backbone):
+  config = _config(backbone)
+  model = build_model(config, vocab_size=tiny.V)
+  params = {step: random_params(model, step) for step in STEPS}
+  folder = write_run(tmp_path / "run", config, params)
+  before = sorted(folder.rglob("*"))
+  for path, step in (folder, 20), (folder / "checkpoints" / "10", 10):
+    # Whatever the temperature of the new run.
+    folded = pretrain.fold_temperature(params[step], model)
+    assert_same_tree(load_params(path, model)[0], folded)
+  assert sorted(folder.rglob("*")) == before
+  with pytest.raises(CheckpointError, match="no checkpoint of step 15"):
+    load_params(folder / "checkpoints" / "15", model)
+  other = _config("modern" if backbone == "encoder" else "encoder")
+  with pytest.raises(InputError, match="model.backbone='.*Set --config.model"):
+    load_params(folder, build_model(other, vocab_size=tiny.V))
+
+
+def test_a_run_of_a_backbone_that_transformers_lacks_is_read(
+  tmp_path, monkeypatch
+):
+  monkeypatch.delitem(find.hf_names.BACKBONES, "modern")
+  config = _config("modern")
+  config.negatives.temperature = 1.0
+  model = build_model(config, vocab_size=tiny.V)
+  params = random_params(model)
+  folder = write_run(tmp_path, config, {10: params})
+  assert_same_tree(load_params(folder, model)[0], params)
+
+
+def test_parse_run_path_recognizes_runs_and_their_steps(tmp_path):
+  # A workdir whose path looks like a step.
+  workdir = tmp_path / "checkpoints" / "2024"
+  (workdir / "checkpoints").mkdir(parents=True)
+  assert files.parse_run_path(workdir) == (workdir, None)
+  for other in (tmp_path / "checkpoints" / "9", tmp_path / "nothing"):
+    assert files.parse_run_path(other) is None
