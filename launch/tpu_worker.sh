@@ -25,7 +25,7 @@ PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q --user uv
 [ -d .venv ] || python3 -m uv venv -q --python 3.12
 python3 -m uv pip install -q -c launch/constraints.txt \
   -e ".[tpu,gcs${EXTRAS:+,$EXTRAS}]"
-.venv/bin/python -m truenegs_jax.wordnet
+.venv/bin/python -m truenegs_jax wordnet
 # Other hosts may still be installing.
 export TRUENEGS_JOIN_SECS=${TRUENEGS_JOIN_SECS:-1200}
 # One host prepares; jax on its TPU would wait for the others.

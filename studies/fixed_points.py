@@ -16,10 +16,9 @@ the measures of each seed (null: infinite), and an invented context for
 docs/images/fixed_points.py.
 
 Hard correction starts from P, the optimum of the plain loss. Another start can
-make another word of the same class the likeliest one. `include_self` has no
-fixed point where the likeliest word has synonyms: the word is dropped, too, and
-becomes less likely. `set` is measured with perfect lexicons only: with others
-it takes more than 5,000 steps, in which whole classes lose their probability.
+make another word of the same class the likeliest one. `set` is measured with
+perfect lexicons only: with others it takes more than 5,000 steps, in which
+whole classes lose their probability.
 
 Shapes: M contexts, V words, C classes, N pairs of synonyms.
 """

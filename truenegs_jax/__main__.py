@@ -7,7 +7,7 @@ import sys
 
 from truenegs_jax.runtime import errors
 
-VERBS = {  # modules, except for configs
+VERBS = {
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
   "prepare": "Turns text into rows before training, also with Apache Beam.",
   "synonyms": "Shows synonyms, builds their tables, measures texts.",
@@ -16,7 +16,11 @@ VERBS = {  # modules, except for configs
   "wordnet": "Downloads WordNet, unless it is on this machine.",
   "configs": "Lists the configs; with a name, describes its words and keys.",
 }
-PACKAGES = ("synonyms", "report")  # whose commands are in `__main__.py`
+MODULES = {  # of verbs, where they have another name
+  "synonyms": "synonyms.__main__",
+  "report": "report.__main__",
+  "wordnet": "synonyms.wordnet",
+}
 LISTED = "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items())
 HELP = f"""\
 Pre-training on true negatives: ELECTRA and BERT in JAX.
@@ -43,8 +47,8 @@ def main() -> None:
   if verb in VERBS and verb != "configs":
     errors.start_command()  # before the imports that take time
     sys.argv = [verb, *words]
-    package = "" if verb not in PACKAGES else ".__main__"
-    importlib.import_module(f"truenegs_jax.{verb}{package}").run_command()
+    module = MODULES.get(verb, verb)
+    importlib.import_module(f"truenegs_jax.{module}").run_command()
     return
   signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `truenegs configs | head`
   if {"-h", "--help"} & {verb, *words}:

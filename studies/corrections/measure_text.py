@@ -197,7 +197,7 @@ def measure_run(
   """Measures the newest checkpoint of a run."""
   model, params, tokenizer = tn.load(str(folder), report=str)
   table = make_table(tokenizer)
-  word_VxE = model.bind({"params": params}).word_table()
+  word_VxE = params["embeddings"]["word"]
   values = {
     **read_held_out(folder),
     **measure_slots(model, params, table, make_rows(text, tokenizer, table)),

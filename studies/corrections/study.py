@@ -22,14 +22,13 @@ WORDS = {
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Configures the ten corrections of an artificial language."""
+  """Configures the nine corrections of an artificial language."""
   words = parse_words(arg, WORDS)
   c = make_config("study")
   s = c.study
   arms: dict[str, Any] = {
     "baseline": {"words": "baseline"},
     "hc": {"words": "hc"},
-    "hc_until": {"words": "hc", "negatives.hard_correction_until": 0.6},
     "set": {"words": "set"},
   }
   for by in ("uniform", "model", "balanced"):

@@ -40,13 +40,9 @@ def test_every_config_is_loaded_as_it_was_saved(tmp_path, name):
 
 def test_flags_change_a_saved_config(tmp_path):
   c = get_config("electra_demo")
-  change = "--config.negatives.temperature=2"
-  loaded = parse_config([change, save(tmp_path, c)])
-  assert loaded.negatives.temperature == loaded.generator.temperature == 2
-  c.generator.temperature = 0.5
-  loaded = parse_config([save(tmp_path, c), change])
-  assert loaded.negatives.temperature == 2
-  assert loaded.generator.temperature == 0.5
+  change = "--config.generator.temperature=2"
+  for args in ([change, save(tmp_path, c)], [save(tmp_path, c), change]):
+    assert parse_config(args).generator.temperature == 2
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,6 @@ def open_measured(workdir, steps, lines):
   return corrections.open_model(m)
 
 
-def read_as_corrections(workdir, model, lines):
-  with open_measured(workdir, "last", lines) as (_, steps):
-    [(step, params)] = steps
-    assert step == 10
-    return params
-
-
 def read_as_table_2(workdir, model, lines):
   with open_measured(workdir, "kept", lines) as (_, steps):
     [(step, params)] = steps
@@ -79,7 +72,7 @@ def read_as_table_2(workdir, model, lines):
     return params
 
 
-READERS = (read_as_export, read_as_init, read_as_corrections, read_as_table_2)
+READERS = (read_as_export, read_as_init, read_as_table_2)
 
 
 @pytest.mark.parametrize("read", READERS)

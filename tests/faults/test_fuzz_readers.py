@@ -127,12 +127,8 @@ def read_run(path):
   read_weights(next(x for x in path.parents if x.name == "run3"))
 
 
-def read_source(source, option="path"):
-  def read(path):
-    where = path if option == "path" else path.parent
-    return list(source(Vocabulary(WORDS), **{option: str(where)}))
-
-  return read
+def read_source(source):
+  return lambda path: list(source(Vocabulary(WORDS), path=str(path)))
 
 
 def read_set(path):
@@ -244,7 +240,9 @@ READERS = (
   | {n: Reader(read_source(s), data) for n, (s, data) in SYNONYMS.items()}
   | {n: Reader(read, data) for n, (read, data) in TASK_READERS.items()}
   | {
-    f"wordnet/{name}": Reader(read_source(sources.wordnet, "folder"), share=0.5)
+    f"nltk/corpora/wordnet/{name}": Reader(
+      lambda _: list(sources.wordnet(Vocabulary(WORDS))), share=0.5
+    )
     for name in WORDNET
   }
   | {f"rows/{name}": Reader(read_rows, share=0.5) for name in ROWS}
@@ -329,7 +327,7 @@ def write_folders(root):
   json_readers.write_files(root)
   shutil.copytree(root / "weights", root / "flax")
   flax_files.convert(root / "flax")
-  write_wordnet(root / "wordnet")
+  write_wordnet(root / "nltk" / "corpora" / "wordnet")
   datasets.disable_progress_bars()
   data = datasets.Dataset.from_dict({"text": TEXTS})
   data.save_to_disk(str(root / "dataset"))

@@ -36,31 +36,6 @@ def test_logits_are_of_the_given_positions():
   np.testing.assert_allclose(compute(positions), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  "make",
-  [
-    tiny.make_model,
-    functools.partial(tiny.make_model, backbone="modern"),
-    functools.partial(tiny.make_bert, pooler=True),
-  ],
-)
-def test_a_temperature_divides_the_logits_and_can_be_folded(make):
-  plain, hot, batch = make(), make(temperature=3.0), tiny.make_batch(0)
-  positions = jnp.ones((tiny.B, 2), jnp.int32)
-  params = tiny.random_params(hot)
-
-  def compute(model, params):
-    bound = model.bind({"params": params})
-    return bound.generate_logits(batch, positions, None)
-
-  expected = compute(plain, params) / 3
-  for logits in (
-    compute(hot, params),
-    compute(plain, pretrain.fold_temperature(params, hot)),
-  ):
-    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("sharing", "backbone"), [("disentangled", "encoder"), ("none", "modern")]

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import oracle, tiny
-from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import step
@@ -45,7 +44,6 @@ def test_all_terms_and_gradients_equal_the_oracle(layout, train, fields):
 RECIPES = {
   "prediction": st.sampled_from(("argmax", "sample")),
   "hard_correction": st.booleans(),
-  "include_self": st.booleans(),
   "strict_subword": st.booleans(),
   "smoothing": st.sampled_from((0.0, 0.1, 1.0)),
   "smoothing_by": st.sampled_from(("uniform", "model", "balanced", "set")),
@@ -82,36 +80,14 @@ def test_every_slot_can_be_corrected():
   assert expected["corrected_of_slots"] == expected["corrected_of_mismatches"]
 
 
-@pytest.mark.parametrize("include_self", [False, True])
-def test_only_include_self_drops_correct_predictions(include_self):
+def test_correct_predictions_stay_in_the_loss():
   case = make_predictions_certain(case_of(1), case_of(1).tokens_BxL)
-  recipe = oracle.make_options(
-    include_self=include_self, strict_subword=False, **ALL_ON
-  )
+  recipe = oracle.make_options(strict_subword=False, **ALL_ON)
   expected = oracle.check_terms(recipe, case, pair=False, train=False)
   slots = expected["corrected_of_slots"][1]
-  assert slots and expected["mlm"][1] == (0 if include_self else slots)
+  assert slots and expected["mlm"][1] == slots
   assert expected["corrected_of_mismatches"] == (0, 0)
   assert expected["soft"] == (0, slots) and expected["sentence"][0] == 0
-
-
-def test_hard_correction_ends_at_its_step():
-  case = case_of(1)
-  corrected, plain = (
-    oracle.make_objective(recipe, case, pair=False, train=True)
-    for recipe in (
-      oracle.make_options(correction_steps=5),
-      oracle.make_options(hard_correction=False),
-    )
-  )
-  aux = corrected.keywords["aux"]
-  evaluated = corrected(case.params)  # no step
-  before = corrected(case.params, aux=aux | {"step": 4})
-  after = corrected(case.params, aux=aux | {"step": 5})
-  jax.tree.map(np.testing.assert_array_equal, before, evaluated)
-  assert before["corrected_of_slots"][0] > 0 == after["corrected_of_slots"][0]
-  np.testing.assert_array_equal(after["mlm"], plain(case.params)["mlm"])
-  assert before["mlm"][1] < after["mlm"][1]
 
 
 def test_a_recipe_without_synonyms_needs_no_table():
@@ -162,40 +138,6 @@ def test_terms_train_the_network_but_not_the_next_sentence_head():
     "sentence": shared | {"bert"},
     "pair_cosine": set(),
   }
-
-
-@pytest.mark.parametrize(
-  ("make", "reading"),
-  [
-    (tiny.make_model, {}),
-    pytest.param(
-      tiny.make_bert,
-      {"smoothing": 0.3, "soft_prediction": "expected"},
-      marks=pytest.mark.slow,
-    ),
-  ],
-)
-def test_all_terms_at_a_temperature_are_those_of_the_folded_weights(
-  make, reading
-):
-  """Losses, samples and, through these, the discriminator's input."""
-  make = functools.partial(make, layers=1)
-  recipe, hot = tiny.make_options(**reading), make(temperature=2.0)
-  params, batch = tiny.random_params(hot), tiny.make_batch(0)
-  keys_B = rng.row_keys(jax.random.key(0), 0, batch.pop("row"))
-
-  plain_terms, hot_terms = (
-    jax.jit(tiny.make_objective(model, recipe, train=False))
-    for model in (make(), hot)
-  )
-  inputs = batch, keys_B, tiny.make_aux(options=recipe)
-  result = hot_terms(params, *inputs)
-  expected = plain_terms(pretrain.fold_temperature(params, hot), *inputs)
-  plain = plain_terms(params, *inputs)
-  assert plain["mlm"][0] != pytest.approx(result["mlm"][0])
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-5), result, expected
-  )
 
 
 def plain_bert(params, model, masking_options, inputs, keys_B):

@@ -1,6 +1,5 @@
-"""Recipes are described, and their samples follow a temperature."""
+"""Recipes are described, and depend on the tokenizer."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -18,10 +17,10 @@ from truenegs_jax.pretrain.plan import make_run
     ("baseline", {}, "plain ELECTRA; 25% masked (electra_85_15)"),
     (
       "hc+sr",
-      {"discriminator_ignore": True, "symmetric": True},
+      {"discriminator_label": -1.0},
       "ELECTRA + hard correction by wordnet senses=1 (argmax) + soft"
-      " regularization (cosine) x 0.1 + discriminator_ignore True + symmetric"
-      " True; 25% masked (electra_85_15)",
+      " regularization (cosine) x 0.1 + discriminator_label -1.0; 25% masked"
+      " (electra_85_15)",
     ),
     (
       "baseline",
@@ -29,36 +28,12 @@ from truenegs_jax.pretrain.plan import make_run
       "ELECTRA + synonyms of wordnet senses=1 + smoothing over synonyms"
       " (uniform) x 0.1 + strict_subword False; 25% masked (electra_85_15)",
     ),
-    (
-      "baseline",
-      {"temperature": 2.0},
-      "ELECTRA + temperature 2.0; 25% masked (electra_85_15)",
-    ),
   ],
 )
 def test_descriptions_of_recipes(recipe, changes, text):
   c = electra_demo.get_config(recipe)
   c.negatives.update(changes)
   assert describe_objective(PretrainConfig.read(c)) == text
-
-
-@pytest.mark.parametrize(
-  ("generator", "sampled", "relative"), [(None, 2.0, 1.0), (1.0, 1.0, 0.5)]
-)
-def test_samples_have_the_temperature_of_the_loss_unless_it_is_set(
-  generator, sampled, relative
-):
-  c = electra_demo.get_config()
-  if generator:
-    c.generator.temperature = generator
-  c.negatives.temperature = 2.0
-  tokenizer = SimpleNamespace(mask=4, cls=2, sep=3, vocab=tuple("abcdefghi"))
-  config = PretrainConfig.read(c)
-  options = make_run(config, tokenizer).options
-  assert options.sampling_temperature == relative
-  assert json.loads(c.to_json())["generator"]["temperature"] == sampled
-  described = f"sampled at temperature {sampled:g}"
-  assert (described in describe_objective(config)) == bool(generator)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ another partition, overlapping, or asymmetric.
 import dataclasses
 import functools
 import re
-import types
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ import pytest
 import scipy.special
 
 from support import doc_pages, oracle
-from truenegs_jax.objectives import electra, mlm, soft_regularization
+from truenegs_jax.objectives import electra, mlm
 from truenegs_jax.synonyms.table import SynonymTable
 
 LEXICONS = ("perfect", "partition", "overlapping", "asymmetric")
@@ -44,23 +43,6 @@ def drop_slots(logits_BxKxV, gold_BxK, weight_BxK, table):
   return leave_plain(logits_BxKxV, gold_BxK, (1 - DROP) * weight_BxK, table)
 
 
-def regularize(logits_BxKxV, gold_BxK, weight_BxK, table):
-  """Adds the soft regularization of expected embeddings."""
-  word_VxE = jnp.asarray(WORD_VxE[: logits_BxKxV.shape[-1]])
-  soft, _ = soft_regularization.word_term(
-    types.SimpleNamespace(word_table=lambda: word_VxE),
-    types.SimpleNamespace(
-      logits_BxKxV=logits_BxKxV,
-      slots=types.SimpleNamespace(weight_BxK=weight_BxK),
-    ),
-    oracle.make_options(soft_prediction="expected"),
-    word_VxE[gold_BxK],
-    word_VxE[gold_BxK],
-  )
-  total, count = leave_plain(logits_BxKxV, gold_BxK, weight_BxK, table)
-  return total + soft, count
-
-
 LOSSES = {
   "baseline": leave_plain,
   "hc": mlm.mlm_loss,
@@ -69,7 +51,6 @@ LOSSES = {
   "smoothing_by=model": smooth("model"),
   "smoothing_by=balanced": smooth("balanced"),
   "smoothing_by=set": smooth("set", share=1.0),
-  "soft_prediction=expected": regularize,
 }
 
 
@@ -294,11 +275,6 @@ def compute_loss(name, z_V, p_V, listed_VxV):
   if name == "hc":
     p_V = np.where(listed_VxV[:, z_V.argmax()], 0.0, p_V)
     p_V /= p_V.sum()
-  elif name == "soft_prediction=expected":
-    word_VxE = WORD_VxE[: len(z_V)]
-    unit_VxE = word_VxE / np.linalg.norm(word_VxE, axis=1, keepdims=True)
-    mean_E = np.exp(log_p_V) @ unit_VxE
-    losses_V = losses_V + 1 - unit_VxE @ mean_E / np.linalg.norm(mean_E)
   elif "smoothing" in name:
     by, share = name.split("=")[1], LOSSES[name].keywords["smoothing"]
     with np.errstate(divide="ignore", invalid="ignore"):

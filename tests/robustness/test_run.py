@@ -8,6 +8,7 @@ import shutil
 
 import datasets
 import jax
+import nltk
 import numpy as np
 import pytest
 from rich.console import Console
@@ -80,12 +81,12 @@ def config(folder):
 
 
 @pytest.fixture
-def swaps(config, folder, tmp_path):
+def swaps(config, folder, tmp_path, monkeypatch):
   """Returns a config that swaps synonyms, of a WordNet of the first words."""
   pairs = [WORDS[i : i + 2] for i in range(0, len(WORDS), 2)]
   synsets = dict.fromkeys(("noun", "verb", "adj", "adv"), pairs)
-  write_wordnet(tmp_path / "wordnet", synsets)
-  config.data.wordnet_dir = str(tmp_path / "wordnet")
+  write_wordnet(tmp_path / "corpora" / "wordnet", synsets)
+  monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
   config.robustness.sets = "swap_synonyms"
   config.robustness.spacy_model = MODEL
   return config
@@ -174,15 +175,15 @@ def test_a_data_set_is_read_with_its_options(config, folder, tmp_path):
   assert sets["hard"]["scores"] == sets["of hub"]["scores"]
 
 
-def test_the_papers_sets_are_made_with_spacy(config, tmp_path):
-  write_wordnet(tmp_path / "wordnet")
+def test_the_papers_sets_are_made_with_spacy(config, tmp_path, monkeypatch):
+  write_wordnet(tmp_path / "corpora" / "wordnet")
+  monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
   context = "The house stands in Indiana. Ann remains at home."
   answer = {"text": "Indiana", "answer_start": 20}
   question = {"id": "q", "question": "Where is the house?", "answers": [answer]}
   paragraphs = [{"context": context, "qas": [question]}]
   data = {"data": [{"paragraphs": paragraphs}]}
   (tmp_path / "dev.json").write_text(json.dumps(data))
-  config.data.wordnet_dir = str(tmp_path / "wordnet")
   config.robustness.data = str(tmp_path / "dev.json")
   config.robustness.sets, config.length = "paper", 80
   config.robustness.spacy_model = MODEL

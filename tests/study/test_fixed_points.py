@@ -129,7 +129,7 @@ def test_the_gradient_of_the_losses_that_train_is_zero_at_fixed_points(
   table = SynonymTable.from_pairs(
     [(words[a], words[b]) for a, b in fixed_points.PAIRS[lexicon]],
     words,
-    keep_stop_words=True,
+    stop_words=(),
     symmetric=True,
   )
   gold_1xK = jnp.arange(len(words))[None]

@@ -150,9 +150,6 @@ class StubModel:
   def token_embedding(self, ids):
     return self.params["word"][ids]
 
-  def word_table(self):
-    return self.params["word"]
-
 
 def compute_terms(options: Options, case: Case, *, model=None, **mode):
   """Returns the terms of the code under test."""
@@ -282,7 +279,7 @@ def expected_terms(
     hidden = [s for s in draws.slots if s.masked_as == tiny.MASK]
     terms["mlm_hidden"] = sum(_plain_loss(live, s) for s in hidden), len(hidden)
   if options.soft_weight or not train:
-    losses = [_soft_loss(options, s, live, frozen) for s in draws.slots]
+    losses = [_soft_loss(options, s, live) for s in draws.slots]
     terms["soft"] = sum(losses), len(losses)
   if options.sentence_weight:
     terms["sentence"] = _sentence_term(
@@ -364,7 +361,7 @@ def is_false_negative(options: Options, case: Case, slot: Slot) -> bool:
   """Returns whether hard correction removes a slot."""
   if options.strict_subword and is_piece(case, slot):
     return False
-  if slot.prediction == slot.gold and not options.include_self:
+  if slot.prediction == slot.gold:
     return False
   return bool(case.listed_VxV[slot.gold, slot.prediction])
 
@@ -391,17 +388,9 @@ def _mlm_terms(
   return terms
 
 
-def _soft_loss(options: Options, slot: Slot, live, frozen) -> float:
+def _soft_loss(options: Options, slot: Slot, live) -> float:
   gold_E = live["word"][slot.gold]
-  if options.soft_prediction == "predicted":
-    predicted_E = live["word"][slot.prediction]
-  else:
-    assert options.soft_prediction == "expected"
-    logits_V = live["logits"][slot.row, slot.position]
-    norms_Vx1 = np.linalg.norm(frozen["word"], axis=1, keepdims=True)
-    unit_VxE = frozen["word"] / norms_Vx1
-    gold_E = unit_VxE[slot.gold]
-    predicted_E = np.exp(_log_softmax(logits_V)) @ unit_VxE
+  predicted_E = live["word"][slot.prediction]
   assert options.soft == "cosine"
   if (gold_E == predicted_E).all():
     return 0.0
@@ -444,7 +433,7 @@ def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
   replaced = _positions(corrupted_BxL != case.tokens_BxL)
   labels = {x: float(x in replaced) for x in sorted(real)}
   labels |= dict.fromkeys(spared, options.discriminator_label)
-  if options.discriminator_ignore:
+  if options.discriminator_label < 0:
     labels = {x: label for x, label in labels.items() if x not in spared}
   labels_N = np.array([*labels.values()])
   logits_N = np.array([logits_BxL[x] for x in labels])
@@ -457,7 +446,7 @@ def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
       _histogram(logits_N, 1 - labels_N),
     ),
   }
-  if options.discriminator_ignore or options.discriminator_label < 1:
+  if options.discriminator_label < 1:
     terms["spared"] = len(spared), len(real)
   return terms
 

@@ -238,7 +238,7 @@ def open_others(folder):
   from truenegs_jax.synonyms import wordnet
 
   write_wordnet(folder / "corpora" / "wordnet")
-  reader = wordnet.open_wordnet(str(folder))
+  reader = wordnet.open_wordnet(str(folder / "corpora"))
   assert "home" in wordnet.find_lemma_names("house", reader)
   with contextlib.suppress(ImportError):  # an extra
     assert paths.open_path("folder", "gs://bucket/folder").system

@@ -14,12 +14,10 @@ WORDS = [f"w{i}" for i in range(40)]
 TOKENS = ["[CLS]", "[SEP]", *WORDS, "##a", "##b"]
 
 
-def random_table(seed, *, include_self=False):
+def random_table(seed):
   rng = np.random.default_rng(seed)
   pairs = [rng.choice(WORDS, 2) for _ in range(150)]
-  return SynonymTable.from_pairs(
-    pairs, TOKENS, source="r", include_self=include_self
-  )
+  return SynonymTable.from_pairs(pairs, TOKENS, source="r")
 
 
 def random_predictions(seed, num_sequences=30):

@@ -25,7 +25,7 @@ WAITING_SECS = 30  # a failing test leaves no process behind for longer
 
 def main(tool: str, argv: list[str]) -> int:
   """Records the call and returns the exit code of the tool."""
-  if "truenegs_jax.wordnet" in argv:
+  if argv[-1] == "wordnet":
     return 0  # WordNet is there
   call = {"argv": argv, "env": dict(os.environ), "group": os.getpgrp()}
   with (HOST / f"{tool}.calls").open("a") as f:

@@ -12,7 +12,6 @@ import pytest
 from support import tiny
 from support.weight_files import (
   TOKENIZER,
-  assert_same_tree,
   load_params,
   random_params,
 )
@@ -193,14 +192,6 @@ def test_loading_and_exporting_again_gives_the_same_bytes(
   for name, x in ("loaded", loaded), ("same", params):
     second = _export((model, x), tmp_path / name).output
     assert _read_files(first) == _read_files(second)
-
-
-def test_an_export_has_the_temperature_in_its_weights(tmp_path, no_torch):
-  model = tiny.make_model(temperature=3.0)
-  params = random_params(model)
-  output = _export((model, params), tmp_path / "export").output
-  loaded, _ = load_params(output, tiny.make_model())
-  assert_same_tree(loaded, pretrain.fold_temperature(params, model))
 
 
 @pytest.mark.parametrize(

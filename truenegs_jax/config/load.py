@@ -172,9 +172,6 @@ def load_saved(
         f" are new. They take their defaults: {listed}."
       )
       print(printable(text))
-    temperature = values.get("generator.temperature")
-    if temperature and temperature == values.get("negatives.temperature"):
-      del saved["generator"]["temperature"]  # follows the other one
     try:
       # `update` would add to a dict.
       for name in values.keys() & tables.DICTS:

@@ -169,8 +169,7 @@ class Generator(Section):
   )
   temperature: float = key(
     1.0,
-    "Temperature at which tokens are drawn for the discriminator; unless it is"
-    " set, it is negatives.temperature.",
+    "Temperature at which tokens are drawn for the discriminator.",
     low=TINY,
   )
   loss_weight: float = key(1.0, "Weight of the generator's or BERT's loss.")
@@ -192,19 +191,10 @@ class ObjectiveConfig(Section):
     'The prediction that hard correction and soft terms judge: "argmax", the'
     ' likeliest token, or "sample", the one that the discriminator sees.',
   )
-  include_self: bool = key(
-    False, "True drops slots that predict gold, too: figure 3, read literally."
-  )
   strict_subword: bool = key(
     True,
     "True corrects nothing where the gold word continues in pieces (footnote"
     " 5); False corrects such words, too, at their first piece.",
-  )
-  hard_correction_until: float = key(
-    1.0,
-    "Share of the steps, the first ones, that have hard correction.",
-    low=TINY,
-    high=1,
   )
   drop_prob: float = key(
     0.0, "Share of random slots that leave the loss, as a control.", high=0.99
@@ -212,11 +202,9 @@ class ObjectiveConfig(Section):
   discriminator_label: float = key(
     1.0,
     "Target of sampled synonyms in the discriminator's loss: 1 is replaced, 0"
-    " is original.",
+    " is original, and a number below 0 leaves them out.",
+    low=-1,
     high=1,
-  )
-  discriminator_ignore: bool = key(
-    False, "True drops sampled synonyms from the discriminator's loss."
   )
   smoothing: float = key(
     0.0,
@@ -238,12 +226,6 @@ class ObjectiveConfig(Section):
   soft_weight: float = key(
     0.0, "Weight of the soft term of words; 0 leaves it out."
   )
-  soft_prediction: str = choice(
-    ("predicted", "expected"),
-    'Embedding of a prediction: "predicted" is that of its token; "expected"'
-    " is the mean direction of all embeddings by probability, the only one"
-    " with a gradient to the logits.",
-  )
   sentence_weight: float = key(
     0.0, "Weight of the soft term of sentences (section 5); 0 leaves it out."
   )
@@ -256,7 +238,7 @@ class ObjectiveConfig(Section):
   @property
   def spares_synonyms(self) -> bool:
     """Whether a sampled synonym is not simply a replaced token."""
-    return self.discriminator_ignore or self.discriminator_label < 1
+    return self.discriminator_label < 1
 
   @property
   def term_weights(self) -> dict[str, float]:
@@ -277,25 +259,10 @@ class Negatives(ObjectiveConfig):
     ' "vectors path=FILE", "omw path=FILE", "table path=FILE", "model". "auto"'
     ' is "wordnet" for English, and "omw" of data.language otherwise.',
   )
-  keep_stop_words: bool = key(
-    False, "True lets gold stop words have synonyms, too."
-  )
   stop_words: str = free_key(
-    "", 'File with one stop word a line; "" is NLTK\'s list for the language.'
-  )
-  symmetric: bool = key(
-    False, "True adds the reverse of each pair of synonyms."
-  )
-  layout: str = free_choice(
-    ("auto", "bits", "ids"),
-    'Form of the table on devices: "bits", or "ids", which smoothing needs;'
-    ' "auto" chooses by its size.',
-  )
-  temperature: float = key(
-    1.0,
-    "Temperature that divides the masked model's logits in losses, samples and"
-    " exports.",
-    low=TINY,
+    "",
+    'File with one stop word a line, which have no synonyms; "" is NLTK\'s'
+    ' list for the language, and "none" is no word.',
   )
 
 
@@ -372,9 +339,6 @@ class Data(Section):
   )
   workers: int = free_key(
     0, "Processes that make rows; 0 is one for each core."
-  )
-  wordnet_dir: str = free_key(
-    "", 'Folder of WordNet; "" is found in NLTK\'s folders or the cache.'
   )
 
 

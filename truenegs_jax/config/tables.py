@@ -133,10 +133,6 @@ class Corrections(Section):
     low=0,
   )
   sequences: int = key(0, "Largest number of lines; 0 takes all.", low=0)
-  prediction: str = choice(
-    ("", "argmax", "sample"),
-    'How slots are predicted: "argmax" or "sample"; "" takes that of the run.',
-  )
   sources: str = key(
     "auto",
     'Sources of synonyms, as in negatives.sources; "auto" takes those of the'
@@ -292,8 +288,7 @@ TABLES: dict[str, Table] = {
     (
       *("task", "seed", "init", "dry_run", "batch_size", "length"),
       *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
-      *("data.accents", "data.wordnet_dir"),
-      *("mesh.preset", "mesh.data", "mesh.model"),
+      *("data.accents", "mesh.preset", "mesh.data", "mesh.model"),
     ),
     Robustness.list_keys("robustness."),
     {
@@ -329,9 +324,6 @@ def make_config(task: str) -> ConfigDict:
       # Values that are dicts stay so: in their order, with dots in their keys.
       config[section] = ConfigDict(convert_dict=False)
     (config[section] if section else config)[last] = copy.deepcopy(rule.default)
-  if task in ("pretrain", "corrections"):  # unless set, samples follow it
-    reference = config.negatives.get_oneway_ref("temperature")
-    config.generator.temperature = reference
   return config
 
 

@@ -11,8 +11,8 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,7 +24,6 @@ from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import sources as text_sources
 from truenegs_jax.data import tokenizer as tokenizer_lib
-from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import (
   cases,
@@ -54,8 +53,7 @@ LAST = "last"
 Steps = Iterator[tuple[int | None, dict[str, Any]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
   """A checked measurement; `config` has values of the run or the weights."""
 
   options: Corrections
@@ -72,9 +70,8 @@ class Measurement:
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Measures corrections, prints and saves them, and returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
-  o = Corrections.read(c.corrections)
   config = PretrainConfig.read(c)
-  m = resolve(config, o, say)
+  m = resolve(config, Corrections.read(c.corrections), say)
   files.check_no_run(workdir)
   spec = sharding.get_mesh_spec(config.mesh.preset, config.mesh.axes)
   mesh = sharding.make_mesh(spec)
@@ -82,64 +79,67 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     console.print(progress.make_table(_describe_plan(m, mesh)))
     return 0
   with open_model(m) as (saved, steps):
-    trained = saved.config
-    if o.run:
+    if m.options.run:
       say(
         "The model, its vocabulary, masking and objective are those of"
-        f" '{o.run}': {describe.describe_objective(trained)}"
+        f" '{m.options.run}': {describe.describe_objective(saved.config)}"
       )
     with progress.working(console, "Reading text"):
       text = _read_text(m, saved)
-    request = m.make_request(trained)
-    table = _build_table(request, saved.tokenizer, text, console)
+    table = _build_table(m.make_request(saved.config), saved, text, console)
     with lock.lock(workdir):
       checkpoints, search = _measure(
         m, saved, steps, text, table, mesh, console
       )
+      results = _report(saved, checkpoints, text, table)
       rates = cases.make_rates_table(checkpoints, table.source)
       print_table(rates, console)
-      print_table(
-        cases.make_cases_table(search, search.cases[: o.cases]), console
-      )
-      summary = _summarize(checkpoints[-1].rates, table.source, text)
-      say(summary)
-      results = {
-        "command": errors.rerun_command(),
-        "config": trained.to_json(),
-        "lines": len(text.sequences),
-        "lines_cut": text.num_cut,
-        "length": text.length,
-        "fingerprints": {
-          "text": text.fingerprint,
-          "synonyms": table.fingerprint,
-          "vocabulary": table.vocabulary,
-        },
-        "source": table.source,
-        "table": dict(table.options),
-        "checkpoints": [*map(dataclasses.asdict, checkpoints)],
-        "summary": summary,
-        "notes": [],
-        "tables": [dataclasses.asdict(rates)],
-      }
+      shown = search.cases[: m.options.cases]
+      print_table(cases.make_cases_table(search, shown), console)
+      say(results["summary"])
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
       files.save_json(workdir / files.RESULTS, results)
-      shown = dataclasses.asdict(search)
-      files.save_json(workdir / files.CASES, shown, indent=None)
+      files.save_json(
+        workdir / files.CASES, dataclasses.asdict(search), indent=None
+      )
       write_own_report(workdir, say)
   names = files.RESULTS, files.CASES, files.REPORT
   say(f"saved: {', '.join(str(workdir / name) for name in names)}")
   return 0
 
 
-def _summarize(
-  rates: cases.Rates, source: str, text: predict_slots.Lines
-) -> str:
-  return (
-    f"{rates.mismatch_rate.rate:.2%} of the wrong predictions and"
-    f" {rates.sequence_rate.rate:.2%} of the sequences are corrected by"
-    f" {source}: {len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
-    f" {text.length} tokens."
-  )
+def _report(
+  saved: saved_model.SavedModel,
+  checkpoints: list[cases.CheckpointRates],
+  text: predict_slots.Lines,
+  table: SynonymTable,
+) -> dict[str, Any]:
+  """Returns the content of results.json."""
+  last = checkpoints[-1].rates
+  rates = cases.make_rates_table(checkpoints, table.source)
+  return {
+    "command": errors.rerun_command(),
+    "config": saved.config.to_json(),
+    "lines": len(text.sequences),
+    "lines_cut": text.num_cut,
+    "length": text.length,
+    "fingerprints": {
+      "text": text.fingerprint,
+      "synonyms": table.fingerprint,
+      "vocabulary": table.vocabulary,
+    },
+    "source": table.source,
+    "table": dict(table.options),
+    "checkpoints": [*map(dataclasses.asdict, checkpoints)],
+    "summary": (
+      f"{last.mismatch_rate.rate:.2%} of the wrong predictions and"
+      f" {last.sequence_rate.rate:.2%} of the sequences are corrected by"
+      f" {table.source}: {len(text.sequences):,} lines, {text.num_cut:,} of"
+      f" them cut to {text.length} tokens."
+    ),
+    "notes": [],
+    "tables": [dataclasses.asdict(rates)],
+  }
 
 
 def resolve(
@@ -160,10 +160,8 @@ def resolve(
   workdir = open_path("corrections.run", o.run)
   if o.run and (saved := saved_model.read_config(workdir)):
     config = config.replace({"data.language": saved["data"]["language"]})
-    trained = saved["negatives"]["sources"]
-    negatives = dataclasses.replace(config.negatives, sources=trained)
-    if run_table.make_request(negatives, config.data).model is None:
-      auto = trained
+    if not saved["negatives"]["sources"].startswith("model"):
+      auto = saved["negatives"]["sources"]
   checks.check(config)
   sources = auto if o.sources in ("", "auto") else o.sources
   m = Measurement(o, config, weights, sources)
@@ -180,10 +178,9 @@ def resolve(
 def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
   """Returns the lines of a dry run."""
   o = m.options
-  config = m.config
   workdir = open_path("corrections.run", o.run)
   if not o.run:
-    weights = find.describe(config.init)
+    weights = find.describe(m.config.init)
   elif not files.has_checkpoint(workdir):
     weights = f"'{workdir}' (missing, or without a checkpoint)"
   else:
@@ -192,27 +189,27 @@ def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
     weights = f"'{workdir}', steps {', '.join(map(str, steps))}"
   return {
     "dry run": "reads no text; writes and compiles nothing",
-    "devices": sharding.describe_devices(config.mesh.preset, mesh),
+    "devices": sharding.describe_devices(m.config.mesh.preset, mesh),
     "weights": weights,
     "text": text_sources.describe_sources(o.text, key=predict_slots.TEXT),
-    "lines": f"{o.sequences or 'all'}, in batches of {config.batch_size}",
-    "synonyms": m.make_request(config).identity,
+    "lines": f"{o.sequences or 'all'}, in batches of {m.config.batch_size}",
+    "synonyms": m.make_request(m.config).identity,
   }
 
 
-def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
+def choose_steps(text: str, saved_steps: list[int]) -> list[int]:
   """Returns the saved steps selected by "kept", "last" or "100,200"."""
   if text == KEPT:
-    return tuple(saved_steps)
+    return saved_steps
   if text == LAST:
-    return tuple(saved_steps[-1:])
+    return saved_steps[-1:]
   words = text.replace(" ", "").split(",")
   if not set(words) <= set(map(str, saved_steps)):
     raise errors.InputError(
       f"corrections.steps={text!r} is unknown. Choose kept, last, or some of"
       f" the saved steps {', '.join(map(str, saved_steps))}."
     )
-  return tuple(sorted(set(map(int, words))))
+  return sorted(set(map(int, words)))
 
 
 @contextlib.contextmanager
@@ -233,27 +230,19 @@ def open_model(
     return
   workdir = open_path("corrections.run", m.options.run)
   with saved_model.open_run(workdir) as checkpoints:
-    steps: Steps
-    if m.options.steps == LAST:
-      last, params = saved_model.load(checkpoints, None, report=report)
-      steps = iter([(last.step, params)])
-    else:
-      last = saved_model.read_newest_model(checkpoints, report)
-      chosen = choose_steps(m.options.steps, checkpoints.steps())
-      steps = _read_steps(m, checkpoints, last.model, chosen)
-    # Paths are those of this machine.
-    paths = {"data.wordnet_dir": config.data.wordnet_dir}
-    if config.negatives.stop_words:
-      paths["negatives.stop_words"] = config.negatives.stop_words
-    trained = last.config.replace(paths)
-    yield last._replace(config=trained), steps
+    saved = saved_model.read_newest_model(checkpoints, report)
+    if config.negatives.stop_words:  # a path of this machine
+      stop_words = {"negatives.stop_words": config.negatives.stop_words}
+      saved = saved._replace(config=saved.config.replace(stop_words))
+    chosen = choose_steps(m.options.steps, checkpoints.steps())
+    yield saved, _read_steps(m, checkpoints, saved.model, chosen)
 
 
 def _read_steps(
   m: Measurement,
   checkpoints: Checkpoints,
   model: pretrain.Model,
-  steps: Sequence[int],
+  steps: list[int],
 ) -> Iterator[tuple[int, dict[str, Any]]]:
   """Yields the chosen steps of a run, which may still be training.
 
@@ -276,9 +265,8 @@ def _read_text(
 ) -> predict_slots.Lines:
   o = m.options
   data = m.config.data
-  trained = saved.config
-  length = o.length or trained.length
-  positions = trained.model.positions
+  length = o.length or saved.config.length
+  positions = saved.config.model.positions
   if not MIN_LENGTH <= length <= positions:
     raise errors.InputError(
       f"corrections.length={length} is out of range. Set it from"
@@ -286,7 +274,7 @@ def _read_text(
     )
   reader = None
   if "wordnet" in text_sources.named_sources(o.text, key=predict_slots.TEXT):
-    reader = wordnet.open_wordnet(data.wordnet_dir)
+    reader = wordnet.open_wordnet()
   return predict_slots.read_lines(
     o.text,
     saved.tokenizer,
@@ -300,20 +288,15 @@ def _read_text(
 
 def _build_table(
   request: run_table.TableRequest,
-  tokenizer: Tokenizer,
+  saved: saved_model.SavedModel,
   text: predict_slots.Lines,
   console: Console,
 ) -> SynonymTable:
   """Returns the table of synonyms; prints what it covers of the text."""
   with progress.working(console, "Looking up synonyms"):
-    table = request.build(tokenizer)
-  if not table.num_pairs:
-    raise errors.InputError(
-      f"{SOURCES}={request.sources!r} has no pair of words of the vocabulary."
-      " Use a source of the vocabulary's language."
-    )
+    table = request.build(saved.tokenizer)
   tokens = np.concatenate(text.sequences)
-  counts_V = np.bincount(tokens, minlength=len(tokenizer.vocab))
+  counts_V = np.bincount(tokens, minlength=table.vocab_size)
   line, warning = run_table.describe_text(request, table, counts_V)
   console.print(f"{table.source}, text: {line}", soft_wrap=True)
   if warning:
@@ -333,8 +316,6 @@ def _measure(
   """Predicts with each step and counts its corrections; finds cases at last."""
   own: dict[str, Any] = {"seed": m.config.seed}
   own |= {f"mesh.{name}": x for name, x in vars(m.config.mesh).items()}
-  if m.options.prediction:
-    own["negatives.prediction"] = m.options.prediction
   config = saved.config.replace(own)
   chunk = plan.choose_chunk(config, len(saved.tokenizer.vocab), mesh)
   run = plan.Run(config, saved.tokenizer, mesh, vocabulary_chunk=chunk)

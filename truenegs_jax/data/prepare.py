@@ -81,7 +81,7 @@ def make_plan(
 ) -> Plan:
   """Checks options and chooses the folder; reads no text, writes nothing.
 
-  `open_wordnet` opens the folder `data.wordnet_dir` for the source "wordnet".
+  `open_wordnet` opens WordNet for the source "wordnet".
   """
   if data.sources == REQUIRED:
     raise InputError(
@@ -92,7 +92,7 @@ def make_plan(
   sources.check_code(data.language)
   reader = None
   if open_wordnet and "wordnet" in sources.named_sources(data.sources):
-    reader = open_wordnet(data.wordnet_dir)
+    reader = open_wordnet()
   layouts.check_layout(data.layout, length=length, overflow=data.overflow)
   named = open_path("data.rows", data.rows).resolve() if data.rows else None
   open_text = functools.partial(

@@ -33,29 +33,22 @@ class MlmHead(nn.Module):
   """The head of BERT's masked language model and of ELECTRA's generator.
 
   It computes vectors, LayerNorm(gelu(dense(x))), as wide as the embeddings. The
-  logits are vectors word^T + `bias_V`. Vectors and bias, and so the logits, are
-  divided by `temperature`.
+  logits are vectors word^T + `bias_V`.
   """
 
   config: encoder.EncoderConfig
-  temperature: float = 1.0
 
   def setup(self):
     c = self.config
     init = c.output_initializer
     self.dense = encoder.dense(c, c.embedding_size, kernel_init=init)
     self.norm = encoder.layer_norm(c)
-    bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
-    self.bias_V = self._divide(bias_V)
+    self.bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
 
   def __call__(self, hidden_BxKxD: Array) -> Array:
     """Returns the vectors of the logits, `[B, K, E]`."""
     x_BxKxE = layers.gelu(self.dense(hidden_BxKxD))
-    return self._divide(self.norm(x_BxKxE)).astype(self.config.dtype)
-
-  def _divide(self, x: Array) -> Array:
-    """Divides by the temperature; at 1 the compiled program has no division."""
-    return x if self.temperature == 1 else x / self.temperature
+    return self.norm(x_BxKxE).astype(self.config.dtype)
 
 
 class DetectionHead(nn.Module):
@@ -77,9 +70,7 @@ class DetectionHead(nn.Module):
 class MaskedLanguageModel(nn.Module):
   """Base of both models: the methods of the network that predicts slots.
 
-  Subclasses have the submodules `<role>`, `<role>_head` and `embeddings`. A
-  `temperature` divides the logits of the slots (Zhang et al. 2023, footnote
-  11): all losses, samples and probabilities are of the divided logits.
+  Subclasses have the submodules `<role>`, `<role>_head` and `embeddings`.
   `tokenizer` is that of `load`, with which `fill_masks` and `export_model`
   compare theirs; None, as of `make_bert`, compares only sizes.
   """
@@ -128,10 +119,6 @@ class MaskedLanguageModel(nn.Module):
     """Returns the tokens' rows of the word table, f32 `[..., E]`."""
     return self.embeddings.word_VxE[ids]
 
-  def word_table(self) -> Array:
-    """Returns the word table, f32 `[V, E]`."""
-    return self.embeddings.word_VxE
-
   def _encode(
     self,
     role: str,
@@ -176,7 +163,6 @@ class ElectraPair(MaskedLanguageModel):
   generator_config: encoder.EncoderConfig
   discriminator_config: encoder.EncoderConfig
   backbone: str = "encoder"
-  temperature: float = 1.0
   sharing: str = "full"
   tokenizer: Any = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -189,7 +175,7 @@ class ElectraPair(MaskedLanguageModel):
     if self.sharing != "full":
       self.own = self.param(OWN[self.sharing], self._init_own)
     self.generator = backbone.Encoder(generator)
-    self.generator_head = MlmHead(generator, self.temperature)
+    self.generator_head = MlmHead(generator)
     self.discriminator = backbone.Encoder(discriminator)
     self.discriminator_head = DetectionHead(discriminator)
 
@@ -251,7 +237,6 @@ class BertMlm(MaskedLanguageModel):
   config: encoder.EncoderConfig
   backbone: str = "encoder"
   pooler: bool = False
-  temperature: float = 1.0
   tokenizer: Any = dataclasses.field(default=None, repr=False, compare=False)
 
   def setup(self):
@@ -259,7 +244,7 @@ class BertMlm(MaskedLanguageModel):
     c = self.config
     self.embeddings = backbone.Embeddings(c)
     self.bert = backbone.Encoder(c)
-    self.bert_head = MlmHead(c, self.temperature)
+    self.bert_head = MlmHead(c)
     if self.pooler:
       self.pooled = encoder.Pooler(c, next_sentence=True)
 
@@ -286,7 +271,6 @@ def make_electra(
   generator_sizes: Mapping[str, int] | None = None,
   backbone: str = "encoder",
   layers_multiplier: float = 0.0,
-  temperature: float = 1.0,
   sharing: str = "full",
   **overrides: Any,
 ) -> ElectraPair:
@@ -306,7 +290,6 @@ def make_electra(
     generator_sizes: width, layers, heads and ffn of the generator; those that
       are 0 or missing follow from both multipliers.
     layers_multiplier: as `generator.layers_multiplier` of a config.
-    temperature: divides the generator's logits.
     sharing: of embeddings, as in `ElectraPair`.
     **overrides: fields of `encoder.EncoderConfig` (width, dropout, ...).
   """
@@ -319,7 +302,7 @@ def make_electra(
     layers_multiplier=layers_multiplier,
     sizes=generator_sizes or {},
   )
-  return ElectraPair(generator, discriminator, backbone, temperature, sharing)
+  return ElectraPair(generator, discriminator, backbone, sharing)
 
 
 def make_bert(
@@ -328,7 +311,6 @@ def make_bert(
   variant: str,
   backbone: str = "encoder",
   pooler: bool = False,
-  temperature: float = 1.0,
   **overrides: Any,
 ) -> BertMlm:
   """Builds BERT of a variant.
@@ -347,7 +329,7 @@ def make_bert(
       " --config.model.pooler=False."
     )
   config = dataclasses.replace(config, embedding_size=config.width)
-  return BertMlm(config, backbone, pooler, temperature)
+  return BertMlm(config, backbone, pooler)
 
 
 def init_params(model: nn.Module, key: Array) -> dict:
@@ -373,19 +355,6 @@ def _zeros() -> encoder.Inputs:
 def param_shapes(model: nn.Module) -> dict:
   """Returns the tree of `init_params` with shapes and dtypes for arrays."""
   return jax.eval_shape(lambda: traced_init(model, jax.random.key(0)))
-
-
-def fold_temperature(params: Mapping[str, Any], model: Model) -> dict[str, Any]:
-  """Returns parameters with which a model of temperature 1 has equal logits.
-
-  It divides what the logits are linear in: the head's last norm and bias.
-  """
-  if model.temperature == 1:
-    return dict(params)
-  name = f"{model.mlm_role}_head"
-  linear = {key: params[name][key] for key in ("norm", "bias")}
-  folded = jax.tree.map(lambda x: x / model.temperature, linear)
-  return {**params, name: {**params[name], **folded}}
 
 
 def select_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:

@@ -94,8 +94,7 @@ def electra_terms(
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
     aux: device arrays that are not parameters: the synonym table; `edges_V`
-      (of `word_edges`) for `options.strict_subword`; `step` (int32)
-      for `options.correction_steps`.
+      (of `word_edges`) for `options.strict_subword`.
     model: has the methods of `pretrain.ElectraPair`.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.
@@ -116,9 +115,7 @@ def electra_terms(
     tokens += [slots.gold_BxK, predictions.predicted_BxK]
   words_BxLxE, *pair = soft_regularization.gather_embeddings(bound, *tokens)
   if pair:
-    terms["soft"] = soft_regularization.word_term(
-      bound, predictions, options, *pair
-    )
+    terms["soft"] = soft_regularization.word_term(predictions, options, *pair)
   keys = dropout_keys(keys_B, rng.DISCRIMINATOR_DROPOUT, train=train)
   hidden_BxLxD = bound.encode(
     {**batch, "tokens": corrupted_BxL}, keys, words_BxLxE
@@ -146,7 +143,8 @@ def _detection_terms(
 
   `detect_BxL` are f32 logits of the tokens `corrupted_BxL`, positive for
   "replaced". A sample that equals the gold token is original, as in ELECTRA.
-  A sampled synonym has the target `options.discriminator_label`, or no loss.
+  A sampled synonym has the target `options.discriminator_label`, or no loss if
+  that is below 0.
   """
   terms: Terms = {}
   real_BxL = batch["documents"] != 0
@@ -161,7 +159,7 @@ def _detection_terms(
     terms["spared"] = weighted_sum(
       spared_BxL.astype(jnp.float32), real_BxL.astype(jnp.float32)
     )
-    if options.discriminator_ignore:
+    if options.discriminator_label < 0:
       real_BxL &= ~spared_BxL
     else:
       replaced_BxL = jnp.where(

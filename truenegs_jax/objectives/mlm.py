@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from truenegs_jax.config.keys import LARGEST
 from truenegs_jax.config.losses import check_entries
 from truenegs_jax.objectives import masking, negatives, soft_regularization
 from truenegs_jax.objectives import smoothing as smoothing_lib
@@ -147,9 +146,7 @@ def mlm_terms(
     pair = soft_regularization.gather_embeddings(
       bound, predictions.slots.gold_BxK, predictions.predicted_BxK
     )
-    terms["soft"] = soft_regularization.word_term(
-      bound, predictions, options, *pair
-    )
+    terms["soft"] = soft_regularization.word_term(predictions, options, *pair)
   if options.sentence_weight:
     keys = dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
     terms["sentence"] = soft_regularization.sentence_term(
@@ -180,15 +177,8 @@ def slot_terms(
   kept_BxK = weight_BxK = predictions.slots.weight_BxK
   if options.hard_correction:
     false_BxK = weight_BxK * find_false_negatives(
-      batch,
-      predictions.slots,
-      predictions.predicted_BxK,
-      aux,
-      options,
-      include_self=options.include_self,
+      batch, predictions.slots, predictions.predicted_BxK, aux, options
     )
-    if options.correction_steps < LARGEST and "step" in aux:
-      false_BxK *= aux["step"] < options.correction_steps
     kept_BxK -= false_BxK
     terms |= _corrected_shares(false_BxK, predictions)
   if options.drop_prob and train:
@@ -239,13 +229,9 @@ def find_false_negatives(
   tokens_BxK: Array,
   aux: negatives.Aux,
   options: Options,
-  *,
-  include_self: bool = False,
 ) -> Array:
   """True `[B, K]` where a token is a false negative by table and options."""
-  is_false_BxK = negatives.false_negatives(
-    aux, slots.gold_BxK, tokens_BxK, include_self=include_self
-  )
+  is_false_BxK = negatives.false_negatives(aux, slots.gold_BxK, tokens_BxK)
   if options.strict_subword:
     is_false_BxK &= is_whole_word(batch, slots.positions_BxK, aux["edges_V"])
   return is_false_BxK

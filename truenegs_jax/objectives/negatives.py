@@ -29,9 +29,7 @@ def is_synonym(aux: Aux, a_BxK: Array, b_BxK: Array) -> Array:
   return (word_BxK >> shift_BxK) & 1 == 1
 
 
-def false_negatives(
-  aux: Aux, gold_BxK: Array, predicted_BxK: Array, *, include_self: bool = False
-) -> Array:
+def false_negatives(aux: Aux, gold_BxK: Array, predicted_BxK: Array) -> Array:
   """True where the prediction is not the gold token but one of its synonyms.
 
   >>> tokens = ["[MASK]", "main", "primary", "swan"]
@@ -43,24 +41,16 @@ def false_negatives(
   In a jitted function, pass the arrays of the table as arguments: a constant of
   116 MB would be compiled into it.
 
-  The paper's lists (figure 3) contain the gold word itself. Read literally,
-  they drop correct predictions too, as `include_self` does for each token that
-  the table lists as its own synonym.
-
   Args:
     aux: the table (`SynonymTable.arrays`).
     gold_BxK, predicted_BxK: int32 ids of one shape, also that of the result.
-    include_self: whether correct predictions count, too.
   """
   listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
-  if include_self:
-    return listed_BxK
   return listed_BxK & (predicted_BxK != gold_BxK)
 
 
 def neighbour_ids(
   table_VxE: Array,
-  golds_V: Array,
   words_V: Array,
   *,
   top: int,
@@ -79,9 +69,8 @@ def neighbour_ids(
 
   Args:
     table_VxE: embeddings, floats.
-    golds_V: bool, the tokens that get neighbours; they have a class.
-    words_V: the class of each token, 0 for those that can be no neighbours;
-      neighbours are of one class.
+    words_V: the class of each token; neighbours are of one class, and tokens of
+      class 0 have none and are none.
     top: the most neighbours of a token, at least 1.
     threshold: the least cosine of a neighbour.
     cells: the most cosines in memory, but at least those of one token.
@@ -95,11 +84,11 @@ def neighbour_ids(
   exists_V = unit_VxE.any(axis=1)
 
   def list_nearest(token):
-    index, unit_E, gold, kind = token
+    index, unit_E, kind = token
     cosine_V = jnp.matmul(unit_E, unit_VxE.T, precision="highest")
     # NaN is below any threshold. A zero vector has no neighbours.
     near_V = (cosine_V >= threshold) & exists_V & (index_V != index)
-    near_V &= gold & unit_E.any() & (words_V == kind)
+    near_V &= (kind > 0) & unit_E.any() & (words_V == kind)
     # Of equal values, `top_k` takes the first.
     best_S, ids_S = jax.lax.top_k(
       jnp.where(near_V, cosine_V, -jnp.inf), min(top, size)
@@ -108,7 +97,7 @@ def neighbour_ids(
 
   ids_VxS = jax.lax.map(
     list_nearest,
-    (index_V, unit_VxE, golds_V, words_V),
+    (index_V, unit_VxE, words_V),
     batch_size=min(size, max(1, cells // size)),
   )
   missing = top - ids_VxS.shape[1]  # if the vocabulary is smaller than `top`

@@ -21,7 +21,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from truenegs_jax.runtime import cpu, rng
 
@@ -90,23 +89,6 @@ def compute(
 def count_chunks(num_rows: int, num_slots: int, chunk: int) -> int:
   """Returns the number of chunks in which `compute` splits the K slots."""
   return -(-num_slots // max(chunk // num_rows, 1)) if chunk > 0 else 1
-
-
-def compute_from_logits(
-  logits_BxKxV: Array,
-  gold_BxK: Array,
-  keys_B: Array,
-  *,
-  listed_BxKxS: Array,
-  temperature: float,
-) -> SoftmaxOutput:
-  """Computes the same from all logits, with the gradient of optax's loss."""
-  return SoftmaxOutput(
-    optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
-    predict(logits_BxKxV),
-    sample(logits_BxKxV, keys_B, temperature),
-    jnp.take_along_axis(logits_BxKxV, listed_BxKxS, axis=-1),
-  )
 
 
 def predict(logits_BxKxV: Array) -> Array:

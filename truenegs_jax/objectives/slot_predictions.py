@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.config.keys import LARGEST
 from truenegs_jax.config.sections import ObjectiveConfig
 from truenegs_jax.objectives import masking, output_softmax, smoothing
 from truenegs_jax.objectives.negatives import Aux
@@ -34,8 +33,7 @@ class Options(ObjectiveConfig, kw_only=False):
   """
 
   masking: masking.MaskingOptions
-  sampling_temperature: float = 1.0  # divides the logits, once more, of samples
-  correction_steps: int = LARGEST  # the steps with hard correction
+  sampling_temperature: float = 1.0  # divides the logits of samples
   vocabulary_chunk: int = 0  # of `output_softmax.compute`
 
   @property
@@ -55,7 +53,6 @@ class SlotPredictions:
   predicted_BxK: Array  # int32, the likeliest or the sampled tokens
   listed_BxKxS: Array  # int32, `smoothing.list_tokens`; S = 0 without smoothing
   listed_logits_BxKxS: Array  # f32
-  logits_BxKxV: Array | None  # f32; None unless soft_prediction="expected"
 
   @property
   def inputs_BxK(self) -> Array:
@@ -88,33 +85,21 @@ def mask_and_predict(
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
   keys_B = purpose_keys(rng.SAMPLE)
-  temperature = options.sampling_temperature
   listed_BxKxS = jnp.zeros((*slots.gold_BxK.shape, 0), jnp.int32)
   if options.smoothing:
     listed_BxKxS = smoothing.list_tokens(aux, slots.gold_BxK)
-  logits_BxKxV = None
+  word_VxE, bias_V = bound.output_layer()
   # jit drops the outputs that no term uses.
-  if options.soft_prediction == "expected":
-    logits_BxKxV = bound.generate_logits(*inputs)
-    output = output_softmax.compute_from_logits(
-      logits_BxKxV,
-      slots.gold_BxK,
-      keys_B,
-      listed_BxKxS=listed_BxKxS,
-      temperature=temperature,
-    )
-  else:
-    word_VxE, bias_V = bound.output_layer()
-    output = output_softmax.compute(
-      bound.generate_vectors(*inputs),
-      word_VxE,
-      bias_V,
-      slots.gold_BxK,
-      keys_B,
-      listed_BxKxS=listed_BxKxS,
-      temperature=temperature,
-      chunk=options.vocabulary_chunk,
-    )
+  output = output_softmax.compute(
+    bound.generate_vectors(*inputs),
+    word_VxE,
+    bias_V,
+    slots.gold_BxK,
+    keys_B,
+    listed_BxKxS=listed_BxKxS,
+    temperature=options.sampling_temperature,
+    chunk=options.vocabulary_chunk,
+  )
   is_sampled = options.prediction == "sample"
   return SlotPredictions(
     slots=slots,
@@ -124,7 +109,6 @@ def mask_and_predict(
     predicted_BxK=output.sampled_BxK if is_sampled else output.predicted_BxK,
     listed_BxKxS=listed_BxKxS,
     listed_logits_BxKxS=output.listed_BxKxS,
-    logits_BxKxV=logits_BxKxV,
   )
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.objectives import masking, negatives, slot_predictions
+from truenegs_jax.objectives import masking, slot_predictions
 from truenegs_jax.objectives.slot_predictions import Batch, SlotPredictions
 from truenegs_jax.runtime import rng
 
@@ -74,7 +74,6 @@ def gather_embeddings(bound: Any, *ids: Array) -> list[Array]:
 
 
 def word_term(
-  bound: Any,
   predictions: SlotPredictions,
   options: slot_predictions.Options,
   gold_BxKxE: Array,
@@ -82,19 +81,8 @@ def word_term(
 ) -> tuple[Array, Array]:
   """Sums 1 - cos(gold, prediction) over all slots (equation 3).
 
-  Both embeddings receive the gradient. `options.soft_prediction="expected"`
-  compares with the mean direction of all embeddings, weighted by probability:
-  the spherical score of a kernel, which is proper. It needs the logits, which
-  alone receive the gradient.
+  Both embeddings receive the gradient.
   """
-  if options.soft_prediction == "expected":
-    assert predictions.logits_BxKxV is not None
-    p_BxKxV = jax.nn.softmax(predictions.logits_BxKxV)
-    unit_VxE = negatives.normalize_rows(
-      jax.lax.stop_gradient(bound.word_table())
-    )
-    gold_BxKxE = jax.lax.stop_gradient(gold_BxKxE)
-    predicted_BxKxE = p_BxKxV @ unit_VxE
   loss_BxK = REGULARIZERS[options.soft](gold_BxKxE, predicted_BxKxE)
   return slot_predictions.weighted_sum(loss_BxK, predictions.slots.weight_BxK)
 

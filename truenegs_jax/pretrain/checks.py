@@ -28,9 +28,8 @@ def check(config: PretrainConfig) -> None:
   is_of_pairs = c.negatives.spares_synonyms or c.model.sharing != "full"
   if c.objective == "mlm" and is_of_pairs:
     raise InputError(
-      "objective=mlm trains one network. Set --config.model.sharing=full,"
-      " --config.negatives.discriminator_label=1 and"
-      " --config.negatives.discriminator_ignore=False."
+      "objective=mlm trains one network. Set --config.model.sharing=full and"
+      " --config.negatives.discriminator_label=1."
     )
   spans = c.optim.warmup_steps + c.optim.decay_steps
   if c.optim.schedule == "wsd" and spans > c.steps:
@@ -73,24 +72,13 @@ def _check_negatives(config: PretrainConfig) -> None:
   n = config.negatives
   if n.smoothing or n.smoothing_by != "uniform":
     check_smoothing(n.smoothing, n.smoothing_by)
-  if n.smoothing and n.layout == "bits":
-    raise InputError(
-      "negatives.layout='bits' has no lists, which negatives.smoothing needs."
-      " Set --config.negatives.layout=auto."
-    )
-  if n.hard_correction_until < 1 and (config.minutes or not n.hard_correction):
-    raise InputError(
-      f"negatives.hard_correction_until={n.hard_correction_until:g} is a share"
-      " of the steps of a run with hard correction. Set --config.minutes=0 and"
-      " --config.negatives.hard_correction=True."
-    )
   request = run_table.make_request(n, config.data)
   table = request.model
-  if table and (request.symmetric or n.include_self):
+  if table and request.symmetric:
     raise InputError(
-      f"negatives.sources={n.sources!r} builds its table during training,"
-      " which supports neither negatives.symmetric, include_self nor"
-      " smoothing_by=balanced. Set them to False and model."
+      f"negatives.sources={n.sources!r} builds its table during training, which"
+      " does not support smoothing_by='balanced'. Set"
+      " --config.negatives.smoothing_by=model."
     )
   if table and n.needs_table and table.every >= config.steps:
     raise InputError(

@@ -31,8 +31,8 @@ Arrays = Mapping[str, jax.Array | jax.ShapeDtypeStruct]
 TRAINING_PASSES = 3  # forward, and twice as many products backward
 # Keys of `negatives` that `describe_objective` puts into words or leaves out.
 DESCRIBED = (
-  *("sources", "layout", "hard_correction", "prediction"),
-  *("soft", "soft_weight", "sentence_weight", "smoothing", "smoothing_by"),
+  *("sources", "hard_correction", "prediction", "soft"),
+  *("soft_weight", "sentence_weight", "smoothing", "smoothing_by"),
 )
 
 
@@ -49,7 +49,7 @@ def describe_objective(config: PretrainConfig) -> str:
     f"smoothing over synonyms ({n.smoothing_by}) x {n.smoothing:g}": (
       n.smoothing
     ),
-    f"sampled at temperature {temperature:g}": temperature != n.temperature,
+    f"sampled at temperature {temperature:g}": temperature != 1,
   }
   for name, key in Negatives.list_keys().items():
     value = getattr(n, name)
@@ -81,10 +81,6 @@ def row_flops(run: Run) -> float:
       e = config.embedding_size
       forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
   passes = TRAINING_PASSES * forward
-  *_, masked = roles.values()
-  if options.soft_weight and options.soft_prediction == "expected":
-    mean = 2 * masked.vocab_size * masked.embedding_size
-    passes += TRAINING_PASSES * slots * mean
   if options.sentence_weight:
     sentence = length * encoder_flops(run.model, next(iter(roles)), length)
     passes += sentence  # of the target, without a backward pass
@@ -161,9 +157,7 @@ def describe_logits(run: Run) -> str:
   options = run.options
   rows = c.batch_size // c.optim.accumulation
   slots = masking.num_slots(c.length, options.masking.mask_prob)
-  count = 1  # the mean of all embeddings needs all logits
-  if options.soft_prediction != "expected":
-    count = output_softmax.count_chunks(rows, slots, options.vocabulary_chunk)
+  count = output_softmax.count_chunks(rows, slots, options.vocabulary_chunk)
   size = LOGIT_BYTES * rows * slots * len(run.tokenizer.vocab) / count
   size /= run.mesh.shape[sharding.DATA_AXIS]
   how = f"in {count} chunks" if count > 1 else "at once"

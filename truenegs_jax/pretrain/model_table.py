@@ -28,9 +28,7 @@ class ModelTableBuilder:
   options: ModelTable  # neighbours, lowest cosine, steps between two tables
   source: str  # normalized `negatives.sources`
   stop_words: str  # fingerprint of the words without synonyms
-  keep_stop_words: bool  # whether stop words get synonyms nevertheless
-  golds_V: np.ndarray  # bool, tokens that get synonyms
-  words_V: np.ndarray  # int8, of `neighbour_ids`: tokens that may be synonyms
+  words_V: np.ndarray  # int8, of `neighbour_ids`
 
   @property
   def fingerprint(self) -> str:
@@ -46,7 +44,6 @@ class ModelTableBuilder:
     """Builds the table of an embedding table; can be jitted."""
     ids_VxS = negatives.neighbour_ids(
       word_VxE,
-      jnp.asarray(self.golds_V),
       jnp.asarray(self.words_V),
       top=self.options.top,
       threshold=self.options.threshold,
@@ -59,7 +56,6 @@ class ModelTableBuilder:
     """Converts the last table of a run of `steps` steps, to be saved."""
     every = self.options.every
     options: dict[str, str | bool | int] = {
-      "keep_stop_words": self.keep_stop_words,
       "stop_words": self.stop_words,
       "made_before_step": (steps - 1) // every * every,
     }
@@ -75,24 +71,15 @@ def make_table_builder(
   options = request.model
   if options is None:
     return None
-  vocab = tokenizer.vocab
   words = read_words(tokenizer.vocab)
-  kept = request.keep_stop_words
-  none = frozenset[str]()
-  stop_words = none if kept else request.load_stop_words()
-  if options.symbols:
-    golds_V = vocabulary_lib.may_have_synonyms(vocab, stop_words)
-    words_V = vocabulary_lib.may_have_synonyms(vocab, ())
-  else:
-    vocabulary = vocabulary_lib.Vocabulary(vocab, str, request.no_neighbours)
-    may_have = map(vocabulary.may_have_neighbours, words.words)
-    golds_V = words_V = np.array([*may_have])
+  vocabulary = vocabulary_lib.Vocabulary(
+    tokenizer.vocab, str, request.no_neighbours
+  )
+  words_V = np.array([*map(vocabulary.may_have_neighbours, words.words)])
   return ModelTableBuilder(
     options,
     source=request.identity,
-    stop_words=vocabulary_lib.fingerprint(stop_words),
-    keep_stop_words=request.keep_stop_words,
-    golds_V=golds_V,
+    stop_words=vocabulary_lib.fingerprint(request.load_stop_words()),
     words_V=words_V * (1 + words.classes_V),
   )
 

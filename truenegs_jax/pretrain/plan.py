@@ -15,7 +15,6 @@ import numpy as np
 import optax
 
 from truenegs_jax.config import sections
-from truenegs_jax.config.keys import LARGEST
 from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import tokenizer as tokenizer_lib
@@ -80,7 +79,7 @@ class Run:
   @property
   def table_layout(self) -> str:
     """Layout of the synonym table on devices; smoothing reads lists."""
-    return "ids" if self.options.smoothing else self.config.negatives.layout
+    return "ids" if self.options.smoothing else "auto"
 
   @property
   def table_request(self) -> TableRequest | None:
@@ -251,13 +250,11 @@ def make_options(
   """Makes the recipe of a config's objective."""
   c = config
   names = sections.ObjectiveConfig.list_keys()
-  until = c.negatives.hard_correction_until
   return Options(
     masking=masking.MaskingOptions.for_tokenizer(
       tokenizer, mask_prob=c.masking.prob, style=c.masking.style
     ),
-    sampling_temperature=c.generator.temperature / c.negatives.temperature,
-    correction_steps=round(until * c.steps) if until < 1 else LARGEST,
+    sampling_temperature=c.generator.temperature,
     vocabulary_chunk=vocabulary_chunk,
     **{name: getattr(c.negatives, name) for name in names},
   )

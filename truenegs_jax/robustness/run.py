@@ -59,7 +59,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   annotator = None
   if names:
     annotator = load_annotator(o.spacy_model)
-    wordnet.find_wordnet(c.data.wordnet_dir)
+    wordnet.find_wordnet()
   if c.dry_run:
     seeds = ", ".join(map(str, model.seeds.values()))
     lines = {
@@ -102,7 +102,7 @@ def make_sets(
   rows = rng.sample(range(size), min(c.robustness.rows or size, size))
   drawn = [examples[i] for i in sorted(rows)]
   sets = []
-  reader = wordnet.open_wordnet(c.data.wordnet_dir)
+  reader = wordnet.open_wordnet()
   for name in names:
     if name == SWAP:
       transformation = swap.make_swap(annotator, reader)

@@ -15,7 +15,7 @@ if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from absl import flags
@@ -31,116 +31,80 @@ from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable, open_output
 from truenegs_jax.workdir.files import SYNONYMS
 
-LEGEND = "(...) does not count: phrases, other senses, not in the vocabulary."
 
-
-def run(
-  words: Sequence[str], values: flags.FlagValues, console: Console
-) -> None:
+def run(words: list[str], values: flags.FlagValues, console: Console) -> None:
   """Looks words up in WordNet or, with a vocabulary, in a table."""
   if values.output:
     open_output("--output", values.output)  # before the work
-  saved = open_path("--vocab", values.vocab) / SYNONYMS
-  is_saved = values.vocab and not values["sources"].present and saved.is_file()
-  table = SynonymTable.load(saved) if is_saved else None
-  request = run_table.TableRequest(
-    table.source if table else values.sources,
-    key="--sources",
-    language=values.language,
-  )
-  if not table and request.model:
-    raise errors.InputError(
-      f"--sources={values.sources!r}: the source model has no pairs before a"
-      " model is trained with it. Use other sources."
-    )
-  if not table:
-    request.check()
-  is_lookup = words and not values.output and not values.text
-  if not values.vocab and not (is_lookup and request.identity == "wordnet"):
+  if values.vocab:
+    lines = [*_describe_table(words, values)]
+  else:
+    lines = [*_read_wordnet(words, values)]
+  console.print("\n".join(lines), soft_wrap=True)
+
+
+def _read_wordnet(words: list[str], values: flags.FlagValues) -> Iterator[str]:
+  """Yields what WordNet has for each word."""
+  if not words or values.output or values.text or values["sources"].present:
     raise errors.InputError(
       "Set --vocab=FILE, or only name words to look up in WordNet, such as:"
       f" {errors.program()} synonyms primary."
     )
-  normalize: Callable[[str], str] = str.lower
-  described: dict[str, str] = {}
-  with progress.working(progress.log_console(), "Looking up synonyms"):
-    names = _find_names(words, request)
-    if values.vocab:
-      accents = tokenizer_lib.ACCENTS[values.accents]
-      tokenizer = tokenizer_lib.load_tokenizer(
-        values.vocab, lowercase=values.lowercase, strip_accents=accents
-      )
-      normalize = tokenizer.normalize
-      table = table or request.build(tokenizer)
-      if not is_lookup:
-        described = describe_table(table)
-      if values.text:
-        counts_V = _count_tokens(values.text, tokenizer)
-        text = run_table.describe_text(request, table, counts_V)
-        described["text"], described["warning"] = text
-  lines = [f"{name:<12}{text}" for name, text in described.items() if text]
-  if table and values.output:
-    table.save(values.output)
-    lines.append(f"saved as '{values.output}'")
-  stop_words = request.load_stop_words()
-  answers = [*describe_words(names, table, normalize, stop_words)]
-  lines += answers
-  if any(x.endswith(")") for x in answers):
-    lines.append(LEGEND)
-  console.print("\n".join(lines), soft_wrap=True)
+  reader = wordnet.open_wordnet()
+  for word in words:
+    names = wordnet.find_lemma_names(word, reader)
+    others = [x.replace("_", " ") for x in names if x.lower() != word.lower()]
+    yield _format_list(word, others)
 
 
-def _find_names(
-  words: Sequence[str], request: run_table.TableRequest
-) -> dict[str, Sequence[str]]:
-  """Returns all that WordNet has for each word, if that is the first source."""
-  source = request.parsed[0]
-  if source.name != "wordnet" or not words:
-    return dict.fromkeys(words, ())
-  reader = wordnet.open_wordnet(source.options["folder"])
-  return {word: wordnet.find_lemma_names(word, reader) for word in words}
-
-
-def describe_table(table: SynonymTable) -> dict[str, str]:
-  """Describes sources and counts of a table, by subject."""
-  mean = f"{table.num_pairs / max(table.num_rows, 1):.1f} (most {table.width}"
-  longest = read_words(table.tokens).texts[int(table.lengths_V.argmax())]
-  return {
-    "sources": table.source,
-    "with a list": f"{table.num_rows:,} tokens: {table.coverage}",
-    "pairs": f"{table.num_pairs:,}; a list has {mean}: {longest})",
-  }
-
-
-def describe_words(
-  names: Mapping[str, Sequence[str]],
-  table: SynonymTable | None,
-  normalize: Callable[[str], str],
-  stop_words: Collection[str],
+def _describe_table(
+  words: list[str], values: flags.FlagValues
 ) -> Iterator[str]:
-  """Yields the synonyms of each word, or why there are none."""
-  words = read_words(table.tokens if table else ())
-  for word, entries in names.items():
-    token = words.fold(word if word in words.texts else normalize(word))
-    forms = {words.fold(normalize(x)): x.replace("_", " ") for x in entries}
-    forms.pop(token, None)
-    if table:
-      listed = table.synonyms(token) if token in words.ids else []
+  """Yields the table's lists for words or, without any, its size."""
+  tokenizer = tokenizer_lib.load_tokenizer(
+    values.vocab,
+    lowercase=values.lowercase,
+    strip_accents=tokenizer_lib.ACCENTS[values.accents],
+  )
+  saved = open_path("--vocab", values.vocab) / SYNONYMS
+  with progress.working(progress.log_console(), "Looking up synonyms"):
+    if saved.is_file() and not values["sources"].present:
+      table = SynonymTable.load(saved, tokenizer)
+      request = run_table.TableRequest(table.source, key="--sources")
     else:
-      listed = [x for x in forms if "_" not in x and token not in stop_words]
-    others = [name for form, name in forms.items() if form not in listed]
-    if listed:
-      line = f"{token} ({len(listed)}): {', '.join(listed)}"
-    elif table and token not in {*words.texts, *words.ids}:
-      line = f"{word}: not in the vocabulary"
-    elif token in stop_words:
-      line = f"{word}: a stop word, for which nothing counts"
-    elif others:
-      line = f"{word}: nothing that counts"
+      request = run_table.TableRequest(
+        values.sources, key="--sources", language=values.language
+      )
+      table = request.build(tokenizer)
+  if values.text or not words:
+    mean = table.num_pairs / max(table.num_rows, 1)
+    longest = read_words(table.tokens).texts[int(table.lengths_V.argmax())]
+    yield f"sources     {table.source}"
+    yield f"with a list {table.num_rows:,} tokens: {table.coverage}"
+    yield (
+      f"pairs       {table.num_pairs:,}; a list has {mean:.1f} (most"
+      f" {table.width}: {longest})"
+    )
+  if values.text:
+    counts_V = _count_tokens(values.text, tokenizer)
+    line, warning = run_table.describe_text(request, table, counts_V)
+    yield f"text        {line}"
+    if warning:
+      yield f"warning     {warning}"
+  if values.output:
+    table.save(values.output)
+    yield f"saved as '{values.output}'"
+  known = read_words(table.tokens)
+  for word in words:
+    name = known.fold(word if word in known.ids else tokenizer.normalize(word))
+    if name in known.ids:
+      yield _format_list(name, table.synonyms(name))
     else:
-      source = table.source if table else "WordNet"
-      line = f"{word}: {'no synonyms' if entries else 'not'} in {source}"
-    yield f"{line} ({', '.join(others)})" if others else line
+      yield f"{word}: no word of the vocabulary"
+
+
+def _format_list(word: str, names: list[str]) -> str:
+  return f"{word} ({len(names)}): {', '.join(names) or 'none'}"
 
 
 def _count_tokens(text: str, tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:

@@ -8,10 +8,11 @@ model top=10 every=1000                the embeddings of the model in training
 import dataclasses
 import functools
 import inspect
+import itertools
 import os
 import pathlib
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,13 +27,12 @@ from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.runtime.text import read_lines
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.synonyms.sources import SOURCES
+from truenegs_jax.synonyms.sources import SOURCES, check_options
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import NUMBERS, STOP_WORDS, Vocabulary
 from truenegs_jax.synonyms.wordnet import ALL_SENSES
 
-PATHS = ("path", "folder")  # options that are paths
-SWITCHES = ("keep_stop_words", "symmetric", "include_self")
+NO_STOP_WORDS = "none"  # value of negatives.stop_words
 
 # Share of a text's words below which a warning is due. English has 76 to 82 %
 # with WordNet; French has 20 to 22 % with it, and 42 to 44 % with a thesaurus.
@@ -54,7 +54,7 @@ class Source(NamedTuple):
   """A source of synonyms: its name, all of its options, canonical form."""
 
   name: str
-  options: Mapping[str, Any]
+  options: dict[str, Any]
   identity: str  # has file names for paths, and no defaults
 
 
@@ -65,7 +65,6 @@ class ModelTable:
   top: int = 10  # maximum number of neighbours of a word
   threshold: float = 0.5  # minimum cosine of a neighbour
   every: int = 1000  # steps between rebuilds of the table
-  symbols: bool = False  # include punctuation, numbers and stop words
 
 
 def resolve_auto(text: str, language: str) -> str:
@@ -81,23 +80,21 @@ class TableRequest:
   sources: str = "auto"  # a list, in the grammar of `config.grammar`
   key: str = "negatives.sources"  # config key of `sources`, for errors
   language: str = "en"  # ISO 639-1; "" for no default sources and stop words
-  wordnet_dir: str = ""  # of WordNet where `sources` set none
-  stop_words: str = ""  # file; "" for the language's own
-  keep_stop_words: bool = False
-  symmetric: bool = False
-  include_self: bool = False
+  stop_words: str = ""  # file, or NO_STOP_WORDS; "" for the language's own
+  symmetric: bool = False  # add the reverse of every pair
 
   @functools.cached_property
   def parsed(self) -> list[Source]:
     """The sources, whose pairs are joined; reads no file."""
     text = resolve_auto(self.sources, self.language)
-    items = grammar.parse_items(text, key=self.key)
-    if not items:
+    items = grammar.parse_items(text, key=self.key) or [grammar.Item("", {})]
+    parsed = [self._parse(item) for item in items]
+    if len(parsed) > 1 and "model" in {source.name for source in parsed}:
       raise InputError(
-        f"{self.key}={text!r} names no source of synonyms. Set it to wordnet,"
-        " for example."
+        f"{self.key}={text!r}: the source model changes during training and"
+        " cannot be combined. Use it alone."
       )
-    return [self._parse(item) for item in items]
+    return parsed
 
   @property
   def identity(self) -> str:
@@ -106,21 +103,14 @@ class TableRequest:
 
   @functools.cached_property
   def model(self) -> ModelTable | None:
-    """The options of the source "model", which excludes others, or None."""
-    first, *others = self.parsed
-    if "model" not in {source.name for source in (first, *others)}:
+    """The options of the source "model", or None."""
+    first = self.parsed[0]
+    if first.name != "model":
       return None
-    if others:
-      raise InputError(
-        f"{self.key}={self.sources!r}: the source model changes during training"
-        " and cannot be combined. Use it alone."
-      )
     model = ModelTable(**first.options)
-    if model.top < 1 or model.every < 1 or not -1 <= model.threshold <= 1:
-      raise InputError(
-        f"{self.key}={self.sources!r} is out of range. Set top and every to 1"
-        " or more, and threshold from -1 to 1."
-      )
+    check_options(
+      first.identity, model.top, model.every, threshold=model.threshold
+    )
     return model
 
   @property
@@ -129,25 +119,19 @@ class TableRequest:
     senses = [x.options.get("senses", ALL_SENSES) for x in self.parsed]
     return min(senses) < ALL_SENSES
 
-  @property
-  def switches(self) -> dict[str, bool]:
-    """The options of `SynonymTable.from_pairs` that are on or off."""
-    return {name: getattr(self, name) for name in SWITCHES}
-
   def load_stop_words(self) -> frozenset[str]:
     """Returns the words without lists, each also without its accents."""
-    path = self.stop_words
-    if not path and self.language == "en":
-      return STOP_WORDS
-    if not path and (self.keep_stop_words or not self.language):
+    if self.stop_words == NO_STOP_WORDS:
       return frozenset()
-    lines = _read_file(path) if path else _read_nltk(self.language)
+    if self.stop_words:
+      lines = _read_file(self.stop_words)
+    elif self.language == "en":
+      return STOP_WORDS
+    elif self.language:
+      lines = _read_nltk(self.language)
+    else:
+      return frozenset()
     words = frozenset(line.strip().lower() for line in lines) - {""}
-    if not words:
-      raise InputError(
-        f"negatives.stop_words={path!r} contains no word. To use no stop words,"
-        " set negatives.keep_stop_words=True."
-      )
     decomposed = (unicodedata.normalize("NFD", word) for word in words)
     return words | {
       "".join(c for c in word if unicodedata.category(c) != "Mn")
@@ -158,28 +142,34 @@ class TableRequest:
   def no_neighbours(self) -> frozenset[str]:
     """The words that have no nearest neighbours by vectors, and are none."""
     numbers = NUMBERS if self.language == "en" else frozenset[str]()
-    return numbers if self.keep_stop_words else numbers | self.load_stop_words()
+    return numbers | self.load_stop_words()
 
   def check(self) -> None:
     """Checks sources, files and stop words without building the table."""
     if not self.model:
-      for source in self.parsed:
-        SOURCES[source.name](Vocabulary(()), **source.options)
+      self.find_pairs(Vocabulary(()))
     self.load_stop_words()
 
   def find_pairs(self, vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
-    """Yields the pairs of all sources, none of which is "model"."""
-    for source in self.parsed:
-      yield from SOURCES[source.name](vocabulary, **source.options)
+    """Returns the pairs of all sources, none of which is "model"."""
+    lists = [SOURCES[x.name](vocabulary, **x.options) for x in self.parsed]
+    return itertools.chain(*lists)
 
   def build(self, tokenizer: Any) -> SynonymTable:
     """Builds the table of a vocabulary."""
-    words = self.load_stop_words()
+    if self.model:
+      raise InputError(
+        f"{self.key}={self.sources!r}: the source model has no pairs but those"
+        " of a model in training. Use other sources."
+      )
     tokens, normalize = read_tokens(tokenizer)
     normalize = functools.cache(normalize)  # a word has many pairs
-    pairs = self.find_pairs(Vocabulary(tokens, normalize, self.no_neighbours))
     return SynonymTable.from_pairs(
-      pairs, tokens, source=self.identity, stop_words=words, **self.switches
+      self.find_pairs(Vocabulary(tokens, normalize, self.no_neighbours)),
+      tokens,
+      source=self.identity,
+      stop_words=self.load_stop_words(),
+      symmetric=self.symmetric,
     )
 
   def _parse(self, item: grammar.Item) -> Source:
@@ -199,16 +189,11 @@ class TableRequest:
     item = grammar.Item(name, texts)
     options = item.convert(defaults, subject=f"{self.key}: {name}")
     changes = {k: x for k, x in sorted(options.items()) if x != defaults[k]}
-    for option in PATHS & changes.keys():
-      options[option] = os.path.expanduser(changes[option])
-      changes[option] = pathlib.PurePath(changes[option]).name
-    if "folder" in options:
-      options["folder"] = options["folder"] or self.wordnet_dir
-    words = (
-      (k, str(x).lower() if isinstance(x, bool) else x)
-      for k, x in changes.items()
-    )
-    return Source(name, options, grammar.format_item(name, words))
+    changes |= {k: "true" for k, x in changes.items() if x is True}
+    if "path" in changes:
+      options["path"] = os.path.expanduser(changes["path"])
+      changes["path"] = pathlib.PurePath(changes["path"]).name
+    return Source(name, options, grammar.format_item(name, changes.items()))
 
 
 def _read_file(path: str) -> list[str]:
@@ -216,24 +201,20 @@ def _read_file(path: str) -> list[str]:
   path = os.path.expanduser(path)
   if not os.path.isfile(path):
     raise InputError(
-      f"negatives.stop_words={path!r} is no file. Pass a UTF-8 file with one"
-      " word per line."
+      f"negatives.stop_words={path!r} is no file. Set it to a UTF-8 file with"
+      " one word per line, or to 'none'."
     )
   return [line for _, line in read_lines(path)]
 
 
 def _read_nltk(language: str) -> list[str]:
   """Reads a language's stop words in NLTK's package."""
-  choices = (
-    "--config.negatives.stop_words=FILE, with one word per line, or"
-    " --config.negatives.keep_stop_words=True to use none."
+  fix = (
+    "If NLTK has a list of data.language, run `python -m nltk.downloader"
+    " stopwords`. Or set --config.negatives.stop_words=FILE, with one word per"
+    " line, or to none."
   )
-  name = NLTK_FILES.get(language)
-  if not name:
-    raise InputError(
-      f"There are no stop words for data.language={language!r}. Set {choices}"
-    )
-  fix = f"Run `python -m nltk.downloader stopwords`. Or set {choices}"
+  name = NLTK_FILES.get(language, language)
   return wordnet.read_package("stopwords", name, fix).splitlines()
 
 
@@ -242,9 +223,8 @@ def build_table(
   sources: str = "wordnet",
   *,
   language: str = "en",
-  keep_stop_words: bool = False,
+  stop_words: str = "",
   symmetric: bool = False,
-  include_self: bool = False,
 ) -> SynonymTable:
   """Builds the table of a vocabulary from WordNet or other sources.
 
@@ -258,22 +238,14 @@ def build_table(
       how it writes words.
     sources: as in `config.negatives.sources`.
     language: of the vocabulary, a code of ISO 639-1.
-    keep_stop_words: give stop words lists, too.
+    stop_words: as in `config.negatives.stop_words`; they have no lists.
     symmetric: add the reverse of every pair.
-    include_self: add each word that has a list to its own list.
 
   Raises:
     InputError, DataError: malformed sources; a file or WordNet is missing; a
       tokenizer that is not fast.
   """
-  request = TableRequest(
-    sources,
-    key="sources",
-    language=language,
-    keep_stop_words=keep_stop_words,
-    symmetric=symmetric,
-    include_self=include_self,
-  )
+  request = TableRequest(sources, "sources", language, stop_words, symmetric)
   return request.build(tokenizer)
 
 
@@ -309,7 +281,7 @@ def _fits(table: SynonymTable, request: TableRequest) -> bool:
     stop_words: Any = vocabulary_lib.fingerprint(words)
   except (InputError, DataError):  # lost since the table was built
     stop_words = table.options.get("stop_words")
-  options = {**request.switches, "stop_words": stop_words}
+  options = {"stop_words": stop_words, "symmetric": request.symmetric}
   return table.source == request.identity and table.options == options
 
 
@@ -350,10 +322,9 @@ def describe_text(
 
 def make_request(negatives: Negatives, data: Data) -> TableRequest:
   """Makes the request for the synonym table of a config."""
-  names = ("sources", "stop_words", "keep_stop_words", "include_self")
   return TableRequest(
+    sources=negatives.sources,
     language=data.language,
-    wordnet_dir=data.wordnet_dir,
-    symmetric=negatives.symmetric or negatives.smoothing_by == "balanced",
-    **{name: getattr(negatives, name) for name in names},
+    stop_words=negatives.stop_words,
+    symmetric=negatives.smoothing_by == "balanced",
   )

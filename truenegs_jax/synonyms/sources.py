@@ -47,7 +47,6 @@ ENTRY = re.compile(r"(.*)\|([0-9]{1,4})\s*")
 LABEL = re.compile(r" ?\((?=[^()|]*?(?:\.|Hauptform))[^()|]*\)")
 ANTONYM = re.compile("ant[oòó]n|антон", re.IGNORECASE)
 
-MAX_PAIRS = 10_000_000  # of a file, before repeated ones are dropped
 FORMATS = "docs/reference/sources.md has the formats of files."
 
 HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")  # of word2vec
@@ -56,21 +55,14 @@ STEPS = 10**9  # cosines are rounded to multiples of 1 / STEPS
 
 
 def wordnet(
-  vocabulary: Vocabulary,
-  *,
-  folder: str = "",
-  senses: int = wordnet_lib.ALL_SENSES,
+  vocabulary: Vocabulary, *, senses: int = wordnet_lib.ALL_SENSES
 ) -> Pairs:
   """Yields tokens that share a WordNet synset (paper, "Hard Correction")."""
-  if senses < 1:
-    raise InputError(
-      f"source of synonyms: wordnet senses={senses} leaves no senses. Set 1 or"
-      " more, or leave it out for all."
-    )
-  wordnet_lib.find_wordnet(folder)
+  check_options(f"wordnet senses={senses}", senses)
+  wordnet_lib.find_wordnet()
 
   def find() -> Pairs:
-    reader = wordnet_lib.open_wordnet(folder)
+    reader = wordnet_lib.open_wordnet()
     yield from wordnet_lib.find_pairs(vocabulary, reader, senses=senses)
 
   return find()
@@ -84,18 +76,15 @@ def vectors(
   threshold: float = -1.0,
   symbols: bool = False,
 ) -> Pairs:
-  """Yields each token with the tokens whose word vectors are nearest.
+  """Yields each token with the tokens of the nearest word vectors (footnote 9).
 
-  The paper's footnote 9 uses the 10 nearest by GloVe 6B with 50 dimensions. The
-  nearest come first. The same word in another form (`Cat`) counts for `top` but
-  is not yielded. `threshold` is the least cosine; `symbols` includes
+  The nearest come first. The same word in another form (`Cat`) counts for `top`
+  but is not yielded. `threshold` is the least cosine; `symbols` includes
   punctuation, numbers and stop words.
   """
-  if top < 1 or not -1 <= threshold <= 1:
-    raise InputError(
-      f"source of synonyms: vectors top={top} threshold={threshold} is out of"
-      " range. Set top to 1 or more, and threshold from -1 to 1."
-    )
+  check_options(
+    f"vectors top={top} threshold={threshold}", top, threshold=threshold
+  )
   file = find_file("vectors", path)
   first, entries = peek(read_entries(file), path)
   parse_vector(first)
@@ -150,8 +139,17 @@ SOURCES: dict[str, Callable[..., Pairs]] = {
 }
 
 
+def check_options(source: str, *counts: int, threshold: float = 0.0) -> None:
+  """Raises InputError for a count below 1, or a threshold that is no cosine."""
+  if min(counts) < 1 or not -1 <= threshold <= 1:
+    raise InputError(
+      f"source of synonyms: {source!r} is out of range. Set threshold= from -1"
+      " to 1, and other numbers to 1 or more."
+    )
+
+
 def find_file(source: str, path: str) -> str:
-  """Returns the option `path`; InputError if there is no such file."""
+  """Returns `path`; InputError if there is no such file."""
   if not os.path.isfile(path):
     raise InputError(
       f"source of synonyms: there is no file {path!r}. Set path= of {source};"
@@ -165,24 +163,16 @@ def select_pairs(groups: Groups, vocabulary: Vocabulary, name: str) -> Pairs:
   """Yields the pairs of the file `name` with both words in a vocabulary.
 
   Phrases match nothing. The order is that of the vocabulary, synonyms sorted.
-  Raises DataError for too many pairs, or none.
+  Raises DataError if there is none.
   """
   synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
   match = functools.cache(vocabulary.match)
-  num_pairs = 0
   for words, others in groups:
-    golds, near = ([*filter(None, map(match, x))] for x in (words, others))
-    num_pairs += len(golds) * len(near)
-    if num_pairs > MAX_PAIRS:
-      raise DataError(
-        f"{name}: more than {MAX_PAIRS:,} pairs of words, {len(near):,} of them"
-        f" for {min(golds[0])!r}. Split its group, or remove it."
-      )
-    for gold_set, other_set in itertools.product(golds, near):
-      for gold in gold_set:
-        synonyms[gold] |= other_set
+    near = set[str]().union(*map(match, others))
+    for gold in set[str]().union(*map(match, words)):
+      synonyms[gold] |= near
   lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
-  selected = list(itertools.chain.from_iterable(lists))
+  selected = [*itertools.chain.from_iterable(lists)]
   if not selected:
     raise DataError(
       f"{name}: no pair has two words of the vocabulary. Use a file in the"
@@ -218,13 +208,10 @@ def _warn(text: str) -> None:
 
 
 def read_groups(path: str) -> Groups:
-  """Yields words and synonyms of a file; does not add reverse pairs.
+  """Yields words and synonyms of a file in MyThes's format, PPDB's, or columns.
 
-  The format is that of the first lines:
-
-    MyThes  the thesauri of LibreOffice
-    PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
-    others  word<TAB>synonym; or a word and its synonyms, separated by spaces
+  Columns are word<TAB>synonym, or a word and its synonyms with spaces between
+  them. The first lines decide. Reverse pairs are not added.
   """
   with open_bytes(path) as file:
     match = MYTHES.match(file.peek())
@@ -248,7 +235,6 @@ def read_omw(lines: Lines, name: str) -> Groups:
       raise DataError(
         f"{name}:{number}: {line[:40]!r} is not a line of the Open"
         " Multilingual WordNet, such as '00001740-n<TAB>fra:lemma<TAB>word'."
-        " Download the file again."
       )
     if columns[0].split(":")[-1] == "lemma":
       synsets.setdefault(synset, []).append(columns[1])
@@ -256,17 +242,15 @@ def read_omw(lines: Lines, name: str) -> Groups:
 
 
 def _mythes(path: str, encoding: str) -> Groups:
-  """Yields the meanings of a file of MyThes.
+  """Yields the meanings of a file of MyThes, the thesauri of LibreOffice.
 
-  The first line has the encoding. Each word is followed by its number of
-  meanings, and these have a line each:
+  Below the encoding, a word has its number of meanings, with a line each:
 
     big|2
     (adj)|large|great (similar term)|small (antonym)
     (adv)|boastfully (fam.)
 
-  Notes in parentheses name another relation (antonym, generic term, ...) or are
-  labels. Labels are removed; with a note of the first kind, whatever its
+  Labels in parentheses are removed. With a note of another relation, in any
   language, a synonym is no word of a vocabulary.
   """
   with open_bytes(path) as file:
@@ -276,7 +260,7 @@ def _mythes(path: str, encoding: str) -> Groups:
   except (LookupError, UnicodeError) as error:
     raise DataError(
       f"{path}:1: the encoding {encoding!r} is wrong: {error}. Correct the"
-      " first line, or download the file again."
+      " first line."
     ) from error
   lines = enumerate(text.rstrip().split("\n"), 1)
   next(lines)
@@ -286,7 +270,7 @@ def _mythes(path: str, encoding: str) -> Groups:
     if not entry or len(meanings) < int(entry[2]):
       raise DataError(
         f"{path}:{number}: {line[:40]!r} is not a word, | and the number"
-        " of the lines of its meanings, which follow. Download the file again."
+        " of its meanings, which have a line each."
       )
     for _, meaning in meanings:
       kind, *names = meaning.rstrip("\r").split("|")
@@ -321,8 +305,8 @@ def rank_neighbours(
   These are at most `top` with a cosine of at least `threshold`. Cosines are
   rounded to nine decimals, so that the order of summation, which differs
   between machines, has no effect. Of equal cosines the earlier vector is
-  nearer. Vectors are finite, none of them zero, squares in range. At most
-  `cells` cosines, but at least G, are in memory.
+  nearer. No vector is zero. At most `cells` cosines, but at least G, are in
+  memory.
   """
   vectors_GxD = vectors_GxD.astype(np.float64)
   norms_G = np.linalg.norm(vectors_GxD, axis=1)
@@ -355,8 +339,7 @@ def read_vectors(
 
   If a word occurs twice, the first vector counts. A word missing from the file
   gets the vector of the first word that stands for it (`Vocabulary.match`) and
-  is not among `words` itself: so lower-case vocabularies can use files with
-  `Paris`. Each vector is scaled so that its largest number is 1 or -1.
+  is not among `words` itself: lower-case vocabularies have `Paris`.
   """
   vectors: dict[str, bytes | None] = dict.fromkeys(words)
   others: dict[str, bytes] = {}  # of words that stand for one of `words`
@@ -399,9 +382,8 @@ def read_entries(path: str) -> Iterator[Entry]:
     if not 1 <= dim <= line.count(" "):
       raise DataError(
         f"{path}:{number}: {line.count(' ')} numbers after the word, not"
-        f" {dim or 'one or more'}. Every line needs a word and its numbers,"
-        " separated by single spaces. Remove the line, or download the file"
-        " again."
+        f" {dim or 'one or more'}. A line is a word and its numbers, separated"
+        " by single spaces. Remove this one, or download the file again."
       )
     if line.count(" ") == dim:
       word, _, numbers = line.partition(" ")
@@ -423,7 +405,7 @@ def parse_vector(entry: Entry) -> bytes:
     scale = np.nan
   if not np.isfinite(scale):
     raise DataError(
-      f"{place}: {numbers[:40]!r} are not finite numbers. Download the file"
-      " again, or remove the word."
+      f"{place}: {numbers[:40]!r} are not finite numbers. Remove the line, or"
+      " download the file again."
     )
   return (vector_D / scale).astype(np.float32).tobytes() if scale else b""

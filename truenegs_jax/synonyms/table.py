@@ -8,11 +8,8 @@ pairs up with one gather, in one of two layouts:
   ids_VxS   row `w` holds the ids of the synonyms of `w`, padded with -1; S is
             the length of the longest list: 55 for WordNet, so 7 MB
   rates_VxS beside them, what balanced smoothing needs of each pair
-
-Nothing here imports jax.
 """
 
-import collections
 import dataclasses
 import importlib
 import itertools
@@ -29,7 +26,7 @@ import safetensors.numpy
 from truenegs_jax.data.tokenizer import check_tokens
 from truenegs_jax.data.vocabulary import read_words
 from truenegs_jax.runtime import errors, files
-from truenegs_jax.runtime.errors import DataError, DiskError, InputError
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.paths import is_bucket, open_path
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms.vocabulary import may_have_synonyms
@@ -74,15 +71,13 @@ class SynonymTable:
   keys_Q: np.ndarray  # int64, ascending, read-only: `token * V + synonym`
   tokens: tuple[str, ...]  # the vocabulary, V tokens
   source: str  # the list of sources that the pairs come from
-  options: Mapping[str, str | bool | int]  # of `from_pairs`, as JSON types
+  options: Mapping[str, str | bool | int]  # that it was built with
   vocabulary: str  # 16 hex digits over the tokens and their order
   fingerprint: str  # 16 hex digits over the pairs and the vocabulary only
 
   def __repr__(self) -> str:
-    return (
-      f"SynonymTable({self.vocab_size:,} tokens, {self.num_pairs:,} pairs,"
-      f" source={self.source!r})"
-    )
+    size = f"{self.vocab_size:,} tokens, {self.num_pairs:,} pairs"
+    return f"SynonymTable({size}, source={self.source!r})"
 
   @property
   def vocab_size(self) -> int:
@@ -128,45 +123,39 @@ class SynonymTable:
     tokens: Sequence[str],
     *,
     source: str = "pairs",
-    keep_stop_words: bool = False,
     stop_words: Collection[str] = vocabulary_lib.STOP_WORDS,
     symmetric: bool = False,
-    include_self: bool = False,
   ) -> "SynonymTable":
     """Builds the table of a vocabulary from pairs of words.
 
     Drops pairs of equal words and pairs with a word that is not a whole-word
-    token. Keeps the direction of pairs: if only (houses, house) is given, the
-    list of *houses* has *house*, but the list of *house* has no *houses*.
-
-    Where the tokens mark spaces, a pair joins all ids of its words that have
-    the same boundary and casing: (main, chief) joins `ĠMain` and `ĠChief`.
+    token. Where the tokens mark spaces, a pair joins all ids of its words that
+    have the same boundary and casing: (main, chief) joins `ĠMain` and `ĠChief`.
 
     Args:
       pairs: (word, synonym), in any order, possibly repeated.
       tokens: the vocabulary, token `i` at position `i`.
       source: the list of sources of the pairs, stored in the table.
-      keep_stop_words: keep the lists of stop words. The paper removes them;
-        stop words stay in the lists of other words either way.
-      stop_words: words in lower case.
+      stop_words: words in lower case, which get no lists, as in the paper. They
+        stay in the lists of other words.
       symmetric: add the reverse of every pair.
-      include_self: add each word that has a list to its own list. Then correct
-        predictions of the word leave the loss, too: the naive reading of the
-        paper's Figure 3.
+
+    Raises:
+      InputError: the vocabulary is empty, or has a token twice.
     """
     size = len(tokens)
+    if not size or len(set(tokens)) != size:
+      raise InputError(
+        f"The vocabulary of {size:,} tokens is empty or has a token twice."
+        " Pass each once."
+      )
     keys_Q = np.fromiter(_pair_keys(pairs, tokens), np.int64)
     if symmetric:
       keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
-    excluded = () if keep_stop_words else stop_words
-    keys_Q = keys_Q[may_have_synonyms(tokens, excluded)[keys_Q // size]]
-    if include_self:
-      keys_Q = np.union1d(keys_Q, keys_Q // size * (size + 1))
-    options: dict[str, str | bool] = {
-      "keep_stop_words": keep_stop_words,
+    keys_Q = keys_Q[may_have_synonyms(tokens, stop_words)[keys_Q // size]]
+    options = {
       "stop_words": vocabulary_lib.fingerprint(stop_words),
       "symmetric": symmetric,
-      "include_self": include_self,
     }
     return _make_table(keys_Q, tokens, source, options)
 
@@ -180,21 +169,15 @@ class SynonymTable:
     options: Mapping[str, str | bool | int],
   ) -> "SynonymTable":
     """Builds a table from `ids_VxS`: rows in any order, -1 for no synonym."""
-    ids_VxS = np.asarray(ids_VxS)
     keys_VxS = np.arange(len(tokens))[:, None] * len(tokens) + ids_VxS
-    keys_Q = np.unique(keys_VxS[ids_VxS >= 0])
-    return _make_table(keys_Q, tokens, source, options)
+    return _make_table(keys_VxS[ids_VxS >= 0], tokens, source, options)
 
   @classmethod
   def load(cls, path: FilePath, tokenizer: Any = None) -> "SynonymTable":
-    """Reads a saved table.
+    """Reads a saved table; DataError for a missing or damaged one.
 
-    Args:
-      tokenizer: the model's, as for `build_table`, or its tokens: a table of
-        other tokens is refused. None: only sizes can be compared later.
-
-    Raises:
-      DataError: the file is missing, damaged, or of another vocabulary.
+    Refuses a table of other tokens than `tokenizer`, the model's or its tokens;
+    without it, only sizes can be compared later.
     """
     opened = open_path("path", path)
     try:
@@ -210,9 +193,8 @@ class SynonymTable:
   def synonyms(self, word: str) -> list[str]:
     """Returns the synonyms of a word, in the order of the vocabulary.
 
-    Where the tokens mark spaces, *main* stands for `Ġmain`, `ĠMain` and `main`,
-    and the synonyms are words, too. A token that is no word, such as `Ġmain`,
-    has the tokens of its own list.
+    Where the tokens mark spaces, *main* stands for `Ġmain`, `ĠMain` and `main`.
+    A token that is no word, such as `Ġmain`, has the tokens of its own list.
     """
     words = read_words(self.tokens)
     if ids := words.ids.get(words.fold(word)):
@@ -228,8 +210,6 @@ class SynonymTable:
   def synonym_ids(self, token_id: int) -> list[int]:
     """Returns the ids of the synonyms of a token, ascending."""
     size = self.vocab_size
-    if not 0 <= token_id < size:
-      raise InputError(f"Token id {token_id} is not from 0 to {size - 1:,}.")
     keys = [token_id * size, (token_id + 1) * size]
     first, last = np.searchsorted(self.keys_Q, keys)
     return (self.keys_Q[first:last] % size).tolist()
@@ -237,8 +217,7 @@ class SynonymTable:
   def contains(self, gold_M: np.ndarray, other_M: np.ndarray) -> np.ndarray:
     """Returns bool_M: whether the other token is a synonym of the gold token.
 
-    Both are integers of one shape. Ids outside the vocabulary, such as -1, are
-    in no list and have no list.
+    Ids outside the vocabulary, such as -1, are in no list and have no list.
     """
     gold_M = np.asarray(gold_M)
     other_M = np.asarray(other_M)
@@ -301,8 +280,6 @@ class SynonymTable:
     """Writes the table atomically; the name of the file ends in SUFFIX."""
     # Replaces a link's target, not the link.
     path = open_output("path", path).resolve()
-    if path.exists() and not path.is_file():
-      raise DiskError(f"'{path}' is not a regular file. Choose another path.")
     header = {"format": FORMAT, "version": VERSION, "licence": LICENCE}
     header |= {"rows": self.num_rows, "pairs": self.num_pairs}
     header |= {name: getattr(self, name) for name in FIELDS}
@@ -323,12 +300,12 @@ def open_output(name: str, path: FilePath) -> pathlib.Path:
 
 
 def choose_layout(vocab_size: int, width: int, layout: str) -> str:
-  """Resolves `negatives.layout` to "bits" or "ids".
+  """Resolves a layout to "bits" or "ids".
 
   "auto" chooses bits, the faster look-up, up to BITS_LIMIT bytes, and the
   smaller layout beyond. `width` is S, the length of the longest list.
   """
-  errors.one_of("negatives.layout", layout, LAYOUTS)
+  errors.one_of("layout", layout, LAYOUTS)
   if layout != "auto":
     return layout
   words = -(-vocab_size // 32)
@@ -344,20 +321,17 @@ def _read_table(path: pathlib.Path) -> SynonymTable:
       raise ValueError(f"it has {size:,} bytes, or is no file")
   arrays = safetensors.numpy.load(path.read_bytes())
   header = files.parse_json(arrays["header"].tobytes())
-  keys_Q = arrays["keys"]
+  keys_Q = arrays["keys"].astype(np.int64)
   if header["format"] != FORMAT:
     raise ValueError(
       f"format {header['format']} of truenegs_jax {header.get('version')}, but"
       f" this is {VERSION} with format {FORMAT}"
     )
-  if keys_Q.ndim != 1 or keys_Q.dtype != np.int64:
-    raise ValueError(f"keys are {keys_Q.dtype} of shape {keys_Q.shape}")
   tokens = header["tokens"]
-  if len(keys_Q) and not 0 <= keys_Q.min() <= keys_Q.max() < len(tokens) ** 2:
-    raise ValueError("it contains pairs outside its vocabulary")
+  is_inside = np.all((keys_Q >= 0) & (keys_Q < len(tokens) ** 2))
   table = _make_table(keys_Q, tokens, header["source"], header["options"])
   expected = header["vocabulary"], header["fingerprint"]
-  if (table.vocabulary, table.fingerprint) != expected:
+  if not is_inside or (table.vocabulary, table.fingerprint) != expected:
     raise ValueError("its content does not match its fingerprint")
   return table
 
@@ -365,13 +339,6 @@ def _read_table(path: pathlib.Path) -> SynonymTable:
 def _pair_keys(
   pairs: Iterable[tuple[str, str]], tokens: Sequence[str]
 ) -> Iterator[int]:
-  if not tokens:
-    raise InputError("The vocabulary is empty. Pass one with tokens.")
-  if len(set(tokens)) != len(tokens):
-    [(twice, _)] = collections.Counter(tokens).most_common(1)
-    raise InputError(
-      f"The vocabulary contains {twice!r} twice. Remove one of the two."
-    )
   words = read_words(tuple(tokens))
   for pair in pairs:
     word, synonym = map(words.fold, pair)

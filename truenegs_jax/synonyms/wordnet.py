@@ -1,19 +1,28 @@
 """Opens WordNet and NLTK's other packages, and finds synonyms in WordNet.
 
 for word, synonym in find_pairs(Vocabulary(tokens), open_wordnet()): ...
+
+The command `truenegs wordnet` downloads WordNet 3.0 with NLTK, unless it is on
+this machine, into nltk_data/ of the cache folder, where all runs find it.
 """
 
 import contextlib
 import io
-import os
 import pathlib
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeVar
 
+from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import cache
-from truenegs_jax.runtime.errors import DataError, InputError, program
+from truenegs_jax.runtime.errors import (
+  DataError,
+  InputError,
+  UnavailableError,
+  printable,
+  program,
+)
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 Result = TypeVar("Result")
@@ -25,9 +34,9 @@ ALL_SENSES = 99  # more than any word has; the verb `break` has 59
 MAX_FILE_BYTES = 2**27  # of a package, unpacked; WordNet's largest has 15 MB
 OFFLINE = (
   "Without internet, copy the folder nltk_data of another machine and set"
-  " NLTK_DATA=FOLDER, or install Debian's wordnet-base and wordnet-sense-index"
-  " and set --config.data.wordnet_dir=/usr/share/wordnet."
+  " NLTK_DATA=FOLDER, or install Debian's wordnet-base and wordnet-sense-index."
 )
+DEBIAN = pathlib.Path("/usr/share")  # has the folder `wordnet`
 FIX = f"Run {program()} wordnet. {OFFLINE}"
 
 # The groups of synsets by number, WordNet's file `lexnames` (lexnames(5WN)).
@@ -124,8 +133,8 @@ def find_stems(word: str, pos: str, reader: WordNetReader) -> list[str]:
 def open_wordnet(folder: str = "") -> WordNetReader:
   """Opens the first good WordNet with NLTK.
 
-  `folder` is WordNet's own folder, or an `nltk_data` folder above it. ""
-  searches NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache.
+  `folder` has the folder `wordnet` or the file wordnet.zip. "" searches NLTK's
+  path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache, then Debian's folder.
   """
 
   def read(place: pathlib.Path) -> WordNetReader:
@@ -135,23 +144,14 @@ def open_wordnet(folder: str = "") -> WordNetReader:
 
 
 def find_wordnet(folder: str = "") -> list[pathlib.Path]:
-  """Returns where WordNet is: folders of `data.noun`, and files wordnet.zip."""
-  if folder:
-    parent = pathlib.Path(os.path.expanduser(folder))
-    parents = [parent, parent / "corpora"]
-  else:
-    parents = _list_corpora()
-  places = []
-  for parent in parents:
-    folders = (parent / "wordnet", parent)
-    places += [root for root in folders if (root / "data.noun").is_file()]
-    # NLTK's downloader does not unpack every package.
-    if (parent / "wordnet.zip").is_file():
-      places.append(parent / "wordnet.zip")
+  """Returns where WordNet is; InputError if it is nowhere."""
+  places = _list_places("wordnet", folder)
   if not places:
-    place = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
-    raise InputError(f"There is no WordNet {place}. {FIX}")
-  return [place.resolve() for place in places]
+    raise InputError(
+      "There is no WordNet on NLTK's path, in the cache or in /usr/share."
+      f" {FIX}"
+    )
+  return places
 
 
 def read_package(package: str, name: str, fix: str) -> str:
@@ -169,10 +169,7 @@ def read_package(package: str, name: str, fix: str) -> str:
           return _read_bytes(folder / name).decode("utf-8-sig")
     return None
 
-  parents = _list_corpora()
-  places = [x / y for x in parents for y in (package, f"{package}.zip")]
-  existing = [place for place in places if place.exists()]
-  text = _read_first(package, existing, read, fix)
+  text = _read_first(package, _list_places(package), read, fix)
   if text is None:
     raise InputError(
       f"There is no file {name!r} of NLTK's package {package} on NLTK's path or"
@@ -193,12 +190,60 @@ def read_omw(language: str) -> str:
   return read_package("omw-1.4", f"wn-data-{code}.tab", fix)
 
 
-def _list_corpora() -> list[pathlib.Path]:
-  """Returns the folders of packages on NLTK's path, then that of the cache."""
+def fetch() -> None:
+  """Downloads WordNet into the cache, unless a good one is found.
+
+  Damaged ones elsewhere are left alone: the first good one is read.
+  """
+  try:
+    open_wordnet()
+    return
+  except (InputError, DataError):
+    pass  # there is none, or none that can be read
+  from nltk.downloader import Downloader
+
+  target = cache.folder().resolve() / "nltk_data"
+  print(f"Downloading WordNet to '{target}'", flush=True)
+  try:  # it makes folders, and compares sizes and checksums
+    Downloader().download(
+      "wordnet",
+      download_dir=str(target),
+      force=True,  # also where a file is there, which cannot be read
+      quiet=True,
+      raise_on_error=True,
+      print_error_to=io.StringIO(),  # the error is raised, too
+    )
+    open_wordnet()
+  except (OSError, ValueError, DataError) as e:
+    raise UnavailableError(
+      f"WordNet cannot be downloaded from NLTK's server ({printable(e)})."
+      f" {OFFLINE}"
+    ) from e
+
+
+def run_command() -> None:
+  """Runs the command."""
+
+  def main(argv: list[str]) -> None:
+    with flags_lib.exit_on_errors():
+      if argv[1:]:
+        raise InputError("wordnet takes no words; `synonyms` does.")
+      fetch()
+
+  flags_lib.run(main)
+
+
+def _list_places(package: str, folder: str = "") -> list[pathlib.Path]:
+  """Returns the folders and the zip files of a package, the first one first."""
   import nltk  # slow
 
   roots = [*nltk.data.path, cache.folder() / "nltk_data"]
-  return [pathlib.Path(root, "corpora") for root in roots]
+  parents = [*(pathlib.Path(root, "corpora") for root in roots), DEBIAN]
+  if folder:
+    parents = [pathlib.Path(folder)]
+  # NLTK's downloader does not unpack every package.
+  places = [x / y for x in parents for y in (package, f"{package}.zip")]
+  return [place for place in places if place.exists()]
 
 
 def _read_first(
@@ -207,11 +252,10 @@ def _read_first(
   read: Callable[[pathlib.Path], Result | None],
   fix: str,
 ) -> Result | None:
-  """Returns the first result of `read` on the places of a package.
+  """Returns the first result of `read` on the places of a package, or None.
 
-  Places that cannot be read, and those for which it is None, are passed over.
-  None if nothing is left; DataError, which ends with `fix`, if a place that
-  cannot be read may have had it.
+  Places that cannot be read are passed over; DataError, which ends with `fix`,
+  if nothing is left but these.
   """
   reasons = []
   for place in places:

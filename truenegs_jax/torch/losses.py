@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from truenegs_jax.config import losses as checks
 from truenegs_jax.data.vocabulary import read_words
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms.table import SynonymTable
 
 IGNORED = -100
@@ -170,26 +170,16 @@ def soft_loss(
   logits_BxKxV: Tensor,
   labels_BxK: Tensor,
   word_VxE: Tensor,
-  *,
-  soft_prediction: str = "predicted",
 ) -> tuple[Tensor, Tensor]:
   """Sums 1 - cos(gold, prediction) over all slots (equation 3): (sum, count).
 
   Args:
     logits_BxKxV, labels_BxK: of `mlm_loss`.
-    word_VxE: the embeddings, such as `model.get_input_embeddings().weight`.
-    soft_prediction: "predicted" compares with the likeliest token, and its
-      gradient reaches the embeddings only; "expected" with the mean direction
-      by probability, and its gradient reaches the logits only.
+    word_VxE: the embeddings, such as `model.get_input_embeddings().weight`,
+      which alone receive the gradient.
   """
-  one_of("soft_prediction", soft_prediction, ("predicted", "expected"))
-  logits_BxKxV = logits_BxKxV.float()
   word_VxE = word_VxE.float()
-  if soft_prediction == "expected":
-    word_VxE = functional.normalize(word_VxE.detach(), eps=1e-30)
-    b_BxKxE = logits_BxKxV.softmax(dim=-1) @ word_VxE
-  else:
-    b_BxKxE = word_VxE[logits_BxKxV.argmax(dim=-1)]
+  b_BxKxE = word_VxE[logits_BxKxV.argmax(dim=-1)]
   a_BxKxE = word_VxE[labels_BxK.clamp(min=0)]
   squares_BxK = a_BxKxE.square().sum(dim=-1) * b_BxKxE.square().sum(dim=-1)
   is_long_BxK = squares_BxK > NORM_FLOOR**2
@@ -208,15 +198,14 @@ def detection_labels(
   synonyms: Synonyms,
   *,
   discriminator_label: float = 1.0,
-  discriminator_ignore: bool = False,
   strict_subword: bool = True,
 ) -> Tensor:
   """Returns the targets of ELECTRA's discriminator, f32 `[B, L]`.
 
   Original tokens have 0, replaced ones 1. Synonyms of the original token have
-  `discriminator_label`, or with `discriminator_ignore` -100, for no loss.
+  `discriminator_label`, or if that is below 0, -100 for no loss.
   """
-  label = float(IGNORED) if discriminator_ignore else discriminator_label
+  label = discriminator_label if discriminator_label >= 0 else float(IGNORED)
   spared_BxL = synonyms(tokens_BxL, corrupted_BxL)
   if strict_subword or synonyms.marks_spaces:
     spared_BxL = spared_BxL & synonyms.is_whole_word(tokens_BxL)

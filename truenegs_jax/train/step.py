@@ -68,7 +68,7 @@ def make_train_step(
     inputs = {name: x for name, x in batch.items() if name != "row"}
 
     def evaluate(params: dict, inputs: dict, keys_B: Array) -> Terms:
-      arrays = {**aux, **state.aux, "step": state.step}
+      arrays = {**aux, **state.aux}
       return objective(params, inputs, keys_B, arrays)
 
     args = evaluate, loss_weights, state.params, (inputs, keys_B)

@@ -94,8 +94,7 @@ def export_model(
   """
   roles = roles or tuple(model.roles)
   output = check_replaceable(open_path("output", output), roles)
-  params = pretrain.fold_temperature(jax.device_get(params), model)
-  model = model.clone(temperature=1.0)
+  params = jax.device_get(params)
   _check_finite(params)
   with atomic_folder(output) as partial:
     folders = {role: partial / role for role in roles}

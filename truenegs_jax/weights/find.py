@@ -239,8 +239,7 @@ def _open_run(
   def read_params() -> dict[str, dict[str, np.ndarray]]:
     with saved_model.open_run(workdir) as checkpoints:
       _, tree = saved_model.load(checkpoints, step, report=report)
-    folded = pretrain.fold_temperature(tree, model)
-    trees = {x: pretrain.own_embeddings(folded, x) for x in model.roles}
+    trees = {x: pretrain.own_embeddings(tree, x) for x in model.roles}
     return {x: traverse_util.flatten_dict(trees[x], sep="/") for x in trees}
 
   def open_role(role: str) -> Network:

@@ -155,7 +155,6 @@ def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
     value = getattr(c.model, name)
     if value or name not in SIZES:  # a size that is 0 is the variant's
       fields[name] = value
-  fields["temperature"] = c.negatives.temperature
   if c.objective != "electra":
     return pretrain.make_bert(pooler=c.model.pooler, **fields)
   fields["generator_multiplier"] = c.generator.multiplier
