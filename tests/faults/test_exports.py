@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from support import tiny, weight_files
 from support.faults import tries
 
 # Writes 20 files with its number, slowly, and says when it has begun.
@@ -38,5 +37,3 @@ def test_writers_of_one_folder_leave_one_whole_folder(tmp_path, case):
   texts = [path.read_text() for path in output.iterdir()]
   assert len(texts) == 20 and len(set(texts)) == 1
   assert os.listdir(tmp_path) == [output.name]
-
-

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from support.html_tables import read_rows
 from support.mini_wordnet import write_wordnet
-from truenegs_jax.configs import finetune_glue, finetune_squad, robustness
+from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import results, start
 from truenegs_jax.finetune import run as finetune_run

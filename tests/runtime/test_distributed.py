@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 from support import runs, shared_runs
-from support.small_rows import write_texts
-from support.texts import make_texts
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.workdir import lock
 

@@ -20,7 +20,7 @@ from support.weight_files import (
 from truenegs_jax.models import finetune
 from truenegs_jax.pretrain import evaluate
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights import export_model, find, load, match
+from truenegs_jax.weights import export_model, load
 
 THETAS = {"global_rope_theta": 500.0, "local_rope_theta": 50.0}
 VERSION_4 = {

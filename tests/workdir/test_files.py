@@ -1,6 +1,7 @@
 """Configs are compared by key; records survive kills, written once."""
 
 import json
+import os
 
 import pytest
 

@@ -267,8 +267,8 @@ def _describe_origin(setup: loop.TrainingSetup, result: results.Result) -> str:
 * Fine-tuned from: `{start}`
 * Recipe: {result.step:,} steps of {o.batch_size} rows of at most
   {o.length} tokens, head `{setup.model.head}`, seed {result.seed}
-* Dev set: {len(data.dev.examples):,} examples, in percent: {scores}. Other seeds
-  have other scores; compare models by the mean of several."""
+* Dev set: {len(data.dev.examples):,} examples, in percent: {scores}. Other
+  seeds have other scores; compare models by the mean of several."""
 
 
 def _report_results(

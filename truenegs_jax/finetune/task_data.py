@@ -51,7 +51,7 @@ class FinetuneOptions(PretrainConfig):
   @property
   def mesh_spec(self) -> sharding.MeshSpec:
     """The axes of the mesh, and what is split over them."""
-    return sharding.get_mesh_spec(self.mesh.preset, self.mesh.axes)
+    return sharding.get_mesh_spec(self.mesh.preset, self.mesh.model)
 
   @property
   def files(self) -> dict[str, str]:

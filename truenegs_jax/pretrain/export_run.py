@@ -16,7 +16,7 @@ from truenegs_jax.runtime.files import read_json
 from truenegs_jax.weights import export_model, find, hf_names
 from truenegs_jax.workdir import files, metrics_file, saved_model
 
-# Keys of `negatives` that use synonyms, and texts of fields of a held-out record.
+# Keys of `negatives` with a method of the paper, and texts of held-out metrics.
 _TERMS = ("hard_correction", "soft_weight", "sentence_weight", "smoothing")
 _METRICS = {
   "mlm": "loss of masked tokens {:.4f} nats",

@@ -21,7 +21,6 @@ from typing import Any, cast
 
 from truenegs_jax.config import grammar
 from truenegs_jax.data import tokenizer as tokenizer_lib
-from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import (
   CHECKSUMS,
