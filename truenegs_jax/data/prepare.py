@@ -89,7 +89,7 @@ def make_plan(
   reader = None
   if open_wordnet and "wordnet" in sources.named_sources(data.sources):
     reader = open_wordnet(data.wordnet_dir)
-  layouts.check_layout(data.layout, length=length, overflow=data.overflow)
+  layouts.check_layout(data.layout, length=length)
   named = open_path("data.rows", data.rows).resolve() if data.rows else None
   open_text = functools.partial(
     sources.open_corpus, data.sources, reader=reader
@@ -122,7 +122,6 @@ def make_plan(
     lowercase=lowercase,
     strip_accents=strip_accents,
     layout=data.layout,
-    overflow=data.overflow,
     held_out=data.held_out,
   )
   folder = named or cache.folder().resolve() / "rows" / _fingerprint(options)
