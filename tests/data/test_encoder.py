@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import lzma
 import pathlib
 import random
 import subprocess
@@ -16,12 +15,7 @@ from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data import encoder as encoder_lib
 from truenegs_jax.data import vocabulary as vocabulary_lib
 from truenegs_jax.data.encoder import Encoder
-from truenegs_jax.data.tokenizer import (
-  SPECIALS,
-  Tokenizer,
-  load_tokenizer,
-  make_tokenizer,
-)
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, make_tokenizer
 from truenegs_jax.runtime.errors import InputError
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-ABSÉéß天한я"]
@@ -115,20 +109,6 @@ def test_every_character_is_encoded_as_in_transformers(lowercase):
   encodings = bert.encode_batch_fast(lines, add_special_tokens=False)
   expected = [encoding.ids for encoding in encodings]
   check_encode(Encoder(tokenizer), lines, expected)
-
-
-def test_real_text_is_encoded_as_in_transformers(tmp_path, real_data):
-  packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
-  (tmp_path / "vocab.txt").write_bytes(lzma.open(packed).read())
-  path = real_data / "corpus" / "wikipedia-en-society.txt.xz"
-  with lzma.open(path, "rt", encoding="utf-8") as file:
-    lines = file.read(600_000).split("\n")
-  bert = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
-  expected = bert(lines, add_special_tokens=False, split_special_tokens=True)
-  tokenizer = load_tokenizer(str(tmp_path), lowercase=True)
-  assert tokenizer.special_ids == (0, 100, 101, 102, 103)
-  assert tokenizer.encode_lines(lines) == expected["input_ids"]
-  check_encode(Encoder(tokenizer), lines, expected["input_ids"])
 
 
 def test_no_ids_look_like_the_end_of_a_word():

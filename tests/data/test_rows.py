@@ -77,6 +77,7 @@ def test_large_vocabularies_have_wide_tokens(tmp_path, size, dtype):
 def test_fingerprints_depend_on_content(tmp_path, written, monkeypatch):
   monkeypatch.setattr(build, "MIN_SLICE", 1000)
   fingerprint = read_manifest(written)["fingerprint"]
+  assert fingerprint == "b27c24ea01a15381"  # as in earlier versions
   for number in (60, 59):  # the path and the time of the text are irrelevant
     other = write_texts(tmp_path / f"{number}", make_texts(number))
     assert (other["fingerprint"] == fingerprint) == (number == 60)
@@ -119,6 +120,23 @@ def test_opening_reports_a_cut_missing_or_pickled_shard(folder):
     with pytest.raises(DataError, match=f"{path.name}(: cannot be read)?"):
       open_rows(folder, "train")
   open_rows(folder, "held_out")
+
+
+def test_another_vocabulary_is_refused(folder):
+  path = folder / "vocab.txt"
+  *entries, last = path.read_text().split()
+  path.write_text("\n".join([last, *entries, ""]))
+  with pytest.raises(DataError, match="damaged or missing files: vocab.txt"):
+    load_vocabulary(folder)
+
+
+@pytest.mark.parametrize("size", [-1, 100, 0, None])
+def test_damaged_unigrams_are_found_at_the_start(folder, size):
+  path = folder / rows_folder.UNIGRAMS
+  data = path.read_bytes()
+  path.unlink() if size is None else path.write_bytes(data[:size])
+  with pytest.raises(DataError, match=rows_folder.UNIGRAMS):
+    open_rows(folder, "train")
 
 
 def test_an_endless_file_is_not_read(folder):

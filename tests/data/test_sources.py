@@ -262,7 +262,7 @@ def test_saved_data_sets_are_read(tmp_path):
     with pytest.raises(TrueNegsError, match=message):
       list(open_corpus(f"{spec} {options}"))
   (tmp_path / "saved [1]/data-00001-of-00003.arrow").unlink()
-  with pytest.raises(DataError, match="data-00001.* is missing"):
+  with pytest.raises(DataError, match="data-00001"):
     open_corpus(spec)
   (tmp_path / "latin").mkdir()
   (tmp_path / "latin/a.txt").write_bytes(b"caf\xe9")
@@ -323,10 +323,8 @@ def test_buckets_give_the_documents_of_local_files(
   scheme, tmp_path, monkeypatch
 ):
   monkeypatch.setenv("HOME", str(tmp_path / "home"))
-  for package in bucket_servers.PACKAGES[scheme]:
-    pytest.importorskip(package)
-  with bucket_servers.serve(scheme) as port:
-    bucket_servers.connect(monkeypatch, scheme, port)
+  with bucket_servers.serve(scheme) as server:
+    bucket_servers.connect(monkeypatch, scheme, server.port)
     check_bucket(scheme, tmp_path)
 
 

@@ -46,8 +46,7 @@ from truenegs_jax.tasks.task import TASKS
 from truenegs_jax.weights import find
 from truenegs_jax.workdir.saved_model import build_model
 
-CASES = 100_000  # of all readers, in make test-faults
-FEW = 5  # of each reader, in all runs
+CASES = {False: 5, True: 1000}  # of each reader, in make test-faults
 MAX_SECS, MAX_BYTES = 5, 200_000_000  # of processor time, of memory
 TEXTS = ["A swan, mute.", 'say "x"\u2028y', "é 語 𝄞", "a\tb"]
 WORDS = ("house", "home", "firm", "take", "assume", "in", "maison", "demeure")
@@ -63,13 +62,11 @@ class Reader(NamedTuple):
     read: all that can be read of the file.
     content: of the file; None if `write_folders` writes it.
     pack: compresses the content; damage is done before or after.
-    share: of the cases, less for readers that take long.
   """
 
   read: Callable[[pathlib.Path], Any]
   content: bytes | None = None
   pack: Callable[[bytes], bytes] = bytes
-  share: float = 1.0
 
 
 class _Canary:
@@ -187,24 +184,20 @@ RUN = (
   "checkpoints/3/state/manifest.ocdbt",
 )
 READERS = (
-  {
-    name: Reader(read, None, share=0.3)
-    for name, (_, read) in json_readers.READERS.items()
-  }
+  {name: Reader(read) for name, (_, read) in json_readers.READERS.items()}
   | CORPORA
   | {
     "archive": Reader(read_corpus, "\n\n".join(TEXTS).encode(), to_tar),
     "archive.tar": Reader(read_corpus, b"A swan.", to_tar),
     "dataset/data-00000-of-00001.arrow": Reader(
-      lambda x: list(open_corpus(f"hf:{x.parent}")), share=0.05
+      lambda x: list(open_corpus(f"hf:{x.parent}"))
     ),
     "vocab.txt": Reader(
       lambda x: load_tokenizer(str(x), lowercase=True),
       "\n".join(TOKENIZER.vocab).encode(),
     ),
     "stop_words.txt": Reader(
-      lambda x: TableRequest(stop_words=str(x)).load_stop_words(),
-      b"au\nles\n",
+      lambda x: TableRequest(stop_words=str(x)).load_stop_words(), b"au\nles\n"
     ),
     "nltk/corpora/stopwords.zip": Reader(
       lambda _: TableRequest(language="fr").load_stop_words(),
@@ -223,12 +216,8 @@ READERS = (
       b"]}]}]}]}",
       COMPRESSORS[".xz"],
     ),
-    "weights/model.safetensors": Reader(
-      lambda x: read_weights(x.parent), share=0.3
-    ),
-    f"flax/{flax_files.FILE}": Reader(
-      lambda x: read_weights(x.parent), share=0.3
-    ),
+    "weights/model.safetensors": Reader(lambda x: read_weights(x.parent)),
+    f"flax/{flax_files.FILE}": Reader(lambda x: read_weights(x.parent)),
   }
   | {n: Reader(read_source(s), data) for n, (s, data) in SYNONYMS.items()}
   | {n: Reader(read, data) for n, (read, data) in TASK_READERS.items()}
@@ -238,8 +227,8 @@ READERS = (
     )
     for name in WORDNET
   }
-  | {f"rows/{name}": Reader(read_rows, share=0.5) for name in ROWS}
-  | {f"run3/{name}": Reader(read_run, share=0.02) for name in RUN}
+  | {f"rows/{name}": Reader(read_rows) for name in ROWS}
+  | {f"run3/{name}": Reader(read_run) for name in RUN}
 )
 REFUSED = {"archive", "archive.tar"}  # also if they are not damaged
 
@@ -404,7 +393,7 @@ def test_odd_json_is_used_or_refused_with_its_name(folder, name):
     assert message or data in ODD or name in TOLERANT
 
 
-@pytest.mark.parametrize("index", tries(22, 2000))
+@pytest.mark.parametrize("index", tries(22, 400))
 def test_odd_values_of_json_are_used_or_refused_with_its_name(folder, index):
   rng = random.Random(index)
   name = list(json_readers.READERS)[index % len(json_readers.READERS)]
@@ -426,12 +415,6 @@ def test_odd_values_of_json_are_used_or_refused_with_its_name(folder, index):
   assert not read_or_explain(path, read)  # nothing is kept
 
 
-def count_cases(name):
-  """Returns the number of cases of a reader; all have CASES."""
-  shares = sum(reader.share for reader in READERS.values())
-  return -int(-CASES * READERS[name].share // shares)
-
-
 # Orbax's reads of a damaged index end after its event loop is closed; commands
 # print none of it (`runtime.errors.start_command`).
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -442,7 +425,7 @@ def count_cases(name):
 def test_damaged_files_are_read_or_refused(folder, name, all_cases):
   path, reader = folder / name, READERS[name]
   data = path.read_bytes()
-  count = count_cases(name) if all_cases else FEW
+  count = CASES[all_cases]
 
   @hypothesis.settings(
     deadline=None,

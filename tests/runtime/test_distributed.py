@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 from support import runs, shared_runs
-from support.small_rows import write_texts
-from support.texts import make_texts
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.workdir import lock
 
@@ -66,17 +64,6 @@ refuse(prepare, " prepare with the same --config flags")
 assert not (folder / "none").exists()
 with distributed.raise_everywhere("good"):
   pass
-
-from truenegs_jax.data import rows as rows_folder
-def file_record(path, read=rows_folder.file_record):
-  print("read", path.name)
-  return read(path)
-rows_folder.file_record = file_record
-verification = rows_folder.Verification(sys.argv[4])
-with distributed.raise_everywhere("while a thread exchanges"):
-  pass
-verification.finish()
-
 error = errors.DataError("a row is missing") if index else None
 vote = guards.StopVote(signals, mesh, lambda: error)
 signals.received = signal.SIGTERM
@@ -198,16 +185,13 @@ def run_scripts(code, envs, arguments):
 def test_arrays_signals_and_errors_reach_both_processes(tmp_path):
   port = runs.find_free_port()
   envs = [runs.make_environment(tmp_path)] * 2
-  manifest = write_texts(tmp_path / "rows", make_texts(60))
   runs.write_corpus(tmp_path / "texts")
-  arguments = [(port, i, tmp_path, tmp_path / "rows") for i in range(2)]
+  arguments = [(port, i, tmp_path) for i in range(2)]
   ended = run_scripts(TWO_PROCESSES, envs, arguments)
   assert [code for code, _ in ended] == [3, 3], ended
   message = "printed: process 1 of 2: a row is missing"
   assert f"process 0 of 2: {message}" in ended[0][1]
   assert f"process 1 of 2: {message}" in ended[1][1]
-  names = [re.findall("read (.*)", output) for _, output in ended]
-  assert names == [list(manifest["files"])] * 2
 
 
 def test_a_process_ends_with_a_sentence_if_another_is_killed(tmp_path):

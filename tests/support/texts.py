@@ -106,20 +106,3 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
     )
     for _ in range(count)
   ]
-
-
-def corrupt(data: bytes, rng: np.random.Generator) -> bytes:
-  """Overwrites, inserts, deletes or truncates at up to three places."""
-  result = bytearray(data)
-  for _ in range(rng.integers(0, 4)):
-    start, length = int(rng.integers(len(result) + 1)), int(rng.integers(1, 9))
-    noise, kind = rng.bytes(length), rng.integers(4)
-    if kind == 0:
-      result[start : start + length] = noise
-    elif kind == 1:
-      result[start:start] = noise
-    elif kind == 2:
-      del result[start : start + length]
-    elif rng.random() < 0.3:
-      del result[start:]
-  return bytes(result)

@@ -8,7 +8,7 @@ import pytest
 from orbax.checkpoint._src.serialization import ocdbt_utils
 
 from support import saved_steps
-from truenegs_jax.runtime.errors import CheckpointError, DiskError, InputError
+from truenegs_jax.runtime.errors import CheckpointError, DiskError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
 
@@ -157,25 +157,3 @@ def test_only_what_orbax_has_written_is_touched(folder):
     assert checkpoints.steps() == files.list_steps(folder) == [5, 6]
   assert {path.name for path in folder.iterdir()} == {*names, "5", "6"}
   assert all((folder / x / "mine.txt").read_text() == "mine" for x in names)
-
-
-@pytest.mark.parametrize("name", ["x[1]", "*", "a?", "a\\b", "gs:"])
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_path_that_orbax_misreads_is_refused(tmp_path, name, linked):
-  folder = target = tmp_path / "disk" / name
-  if linked:
-    target.mkdir(parents=True)
-    folder = tmp_path / "run"
-    folder.symlink_to(target)
-  before = sorted(tmp_path.rglob("*"))
-  with pytest.raises(InputError, match="--workdir=FOLDER"):
-    checkpoints_lib.Checkpoints(folder / "checkpoints")
-  assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_other_odd_paths_keep_their_checkpoints(tmp_path):
-  folder = tmp_path / "[] {a,b} %41 # $HOME ~ a:b ä\n'\"[" / "checkpoints"
-  saved_steps.save_steps(folder)
-  with opened(folder) as checkpoints:
-    expected = make_tree(2)
-    saved_steps.assert_equal(checkpoints.restore_state(2, expected), expected)

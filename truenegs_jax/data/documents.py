@@ -14,14 +14,13 @@ whole one, and shifts the columns of CSV rows that are too long, in silence.
 
 import contextlib
 import functools
-import glob
 import io
 import itertools
 import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.runtime import text as text_lib
@@ -31,7 +30,7 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   UnavailableError,
 )
-from truenegs_jax.runtime.files import read_json, short_sha256
+from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.runtime.paths import is_hub_name, join_inside
 from truenegs_jax.runtime.text import ESCAPED, check_column
 
@@ -119,19 +118,20 @@ def _read_lines(path: str) -> Iterator[str]:
 
 def _check_line(line: str, path: str, number: int) -> None:
   """Raises DataError for a long line, or one that is not text."""
-  if len(line) > MAX_CHARS:
-    raise DataError(
-      f"{path}:{number}: a line of more than {MAX_CHARS:,} characters. Put one"
-      " sentence or paragraph on a line, and a blank line between documents."
-    )
-  if line.isascii() and "\0" not in line:
-    return
-  if bad := BAD.search(line):
-    problem = _explain_bad(bad[0], line, path)
+  is_plain = line.isascii() and "\0" not in line
+  bad = None if is_plain else BAD.search(line)
+  if bad or len(line) > MAX_CHARS:
+    problem = _explain_bad(bad[0] if bad else "", line, path)
     raise DataError(f"{path}:{number}: {problem}")
 
 
 def _explain_bad(character: str, line: str, path: str) -> str:
+  """Says what to do about a character, or about a line that is too long."""
+  if not character:
+    return (
+      f"a line of more than {MAX_CHARS:,} characters. Put one sentence or"
+      " paragraph on a line, and a blank line between documents."
+    )
   code = f"U+{ord(character):04X}"
   if character == "\0":
     return "NUL in the text, as in binary files. Remove it, or the file."
@@ -288,18 +288,6 @@ def find_saved(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   return {x.parent.name: x.parent for x in folder.glob("*/state.json")}
 
 
-def _saved_files(folder: pathlib.Path) -> list[str]:
-  """Returns patterns of the files of a split; older ones may be beside them."""
-  fix = "Save the data set again."
-  with read_json(folder / "state.json", DataError, fix) as state:
-    names = [str(file["filename"]) for file in state["_data_files"]]
-    paths = [join_inside(folder, name) for name in names]
-  for path in paths:  # `datasets` passes over a missing one
-    if not path.is_file():
-      raise DataError(f"'{path}' is missing. {fix}")
-  return [glob.escape(str(path)) for path in paths]
-
-
 def open_dataset(
   name: str, *, config: str = "", split: str = "train", revision: str = ""
 ) -> HubDataset:
@@ -315,26 +303,19 @@ def open_dataset(
       f"'{name}' is neither a folder nor a name on the Hugging Face hub."
       " For a file, remove hf:."
     )
-  saved = find_saved(pathlib.Path(where))
+  if saved := find_saved(pathlib.Path(where)):
+    return _open_saved(name, saved, split)
   with dataset_errors(name):
     import datasets
 
-    files = {key: _saved_files(path) for key, path in saved.items()}
     builder = datasets.load_dataset_builder(
-      "arrow" if saved else where,
-      config or None,
-      data_files=files or None,
-      revision=revision or None,
+      where, config or None, revision=revision or None
     )
   data_files = getattr(builder.config, "data_files", None) or {}
   named = [str(path) for paths in data_files.values() for path in paths]
   check_data_files(name, where if is_local else builder.base_path, named)
   infos = builder.info.splits or {}
-  splits = [*map(str, infos or data_files)]
-  if split not in splits:
-    raise DataError(
-      f"'{name}' has no split {split!r}. Choose one of {', '.join(splits)}."
-    )
+  _check_split(name, split, [*map(str, infos or data_files)])
   commit = {}
   if not is_local:
     config = builder.config.name
@@ -347,8 +328,6 @@ def open_dataset(
     )
 
   def load() -> Any:
-    if saved:
-      return builder.as_streaming_dataset(split=split)
     builder.download_and_prepare()
     return builder.as_dataset(split=split)
 
@@ -360,6 +339,30 @@ def open_dataset(
     builder.info.features,
     getattr(infos.get(split), "num_bytes", None),
   )
+
+
+def _open_saved(
+  name: str, saved: Mapping[str, pathlib.Path], split: str
+) -> HubDataset:
+  """Opens a split of those that `find_saved` found."""
+  _check_split(name, split, [*saved])
+  folder = saved[split]
+  check_data_files(name, str(folder), map(str, folder.iterdir()))
+  with dataset_errors(name):
+    import datasets
+
+    dataset = datasets.load_from_disk(folder)
+  paths = tuple(file["filename"] for file in dataset.cache_files)
+  check_data_files(name, str(folder), paths)
+  title = f"{name} [{split}]"
+  return HubDataset(title, lambda: dataset, {}, paths, dataset.features, None)
+
+
+def _check_split(name: str, split: str, splits: Sequence[str]) -> None:
+  if split not in splits:
+    raise DataError(
+      f"'{name}' has no split {split!r}. Choose one of {', '.join(splits)}."
+    )
 
 
 def check_data_files(name: str, base: str, paths: Iterable[str]) -> None:

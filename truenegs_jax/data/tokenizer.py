@@ -174,9 +174,7 @@ class Tokenizer:
     return re.compile("|".join(places)) if places else None
 
 
-def read_tokens(
-  tokenizer: Any,
-) -> tuple[tuple[str, ...], Callable[[str], str]]:
+def read_tokens(tokenizer: Any) -> tuple[tuple[str, ...], Callable[[str], str]]:
   """Returns the tokens of a tokenizer, and how it writes a word.
 
   It may be ours, a fast one of transformers, or of the library tokenizers.
@@ -249,10 +247,7 @@ def make_tokenizer(
 
 
 def load_tokenizer(
-  path_or_name: str,
-  *,
-  lowercase: bool,
-  strip_accents: bool | None = None,
+  path_or_name: str, *, lowercase: bool, strip_accents: bool | None = None
 ) -> Tokenizer:
   """Reads a vocabulary, and returns its tokenizer.
 

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import math
-import os
 import pathlib
 import re
 import time
@@ -43,8 +42,6 @@ STEP = re.compile(r"0|[1-9]\d*", re.ASCII)  # name of a step's folder
 COMMITTED = "commit_success.txt"
 UNFINISHED = ".orbax-checkpoint-tmp"
 WRITTEN = {COMMITTED, "_CHECKPOINT_METADATA", "run", "state"}  # by Orbax there
-# Paths that Orbax expands, TensorStore changes, or both take for a bucket.
-UNSAVABLE = re.compile(r"[*?\\]|\[[^/]+]|gs:/|^/(az|gs|hf|s3)/")
 
 
 class Absent:
@@ -75,19 +72,12 @@ def save_json(path: pathlib.Path, value: Any, indent: int | None = 2) -> None:
 
 
 def check_checkpoint_folder(folder: pathlib.Path) -> None:
-  """Raises InputError if Orbax cannot save in a folder with such a path."""
-  path = str(folder) if is_bucket(folder) else os.path.realpath(folder)
-  if path.startswith("s3:"):
+  """Raises InputError for a bucket that Orbax cannot write to."""
+  if str(folder).startswith("s3:"):
     raise InputError(
-      f"No checkpoint can be saved in '{path}': Orbax writes to local folders"
+      f"No checkpoint can be saved in '{folder}': Orbax writes to local folders"
       " and gs:// only. Choose such a folder with --workdir=FOLDER. Rows,"
       " weights and results can be at s3://."
-    )
-  if match := UNSAVABLE.search(f"{path.removeprefix('gs:/')}/"):
-    raise InputError(
-      f"No checkpoint can be saved in '{path}' because of {match[0]!r}: Orbax"
-      " and TensorStore take it for a pattern, another folder or a bucket."
-      " Choose another folder with --workdir=FOLDER, or rename this one."
     )
 
 

@@ -63,11 +63,6 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def open_run(workdir: pathlib.Path) -> Iterator[Checkpoints]:
   """Opens the checkpoints of a workdir for reading."""
-  if str(workdir).startswith("s3://"):
-    raise InputError(
-      f"Orbax cannot read checkpoints in '{workdir}', but local ones and gs://."
-      f" Copy the workdir: aws s3 cp --recursive {workdir} FOLDER"
-    )
   vocabulary = files.vocabulary_path(workdir)
   for path in (workdir / files.CHECKPOINTS, vocabulary):
     if not path.exists():
