@@ -198,14 +198,6 @@ def test_the_packaged_study_has_the_papers_tables(tmp_path):
     assert len(parts_lib.make_parts(study, tmp_path)) == count
 
 
-def test_a_saved_study_has_its_own_arms_alone(tmp_path):
-  path = tmp_path / "config.json"
-  path.write_text(make_config().to_json())
-  c = parse_config([f"--config={path}"])
-  assert c.study.arms == DEMO["arms"]
-  assert [*c.study.arms] == [*DEMO["arms"]]  # the first is the baseline
-
-
 def test_the_workdir_of_a_pretraining_is_refused(tmp_path, console):
   (tmp_path / "checkpoints").mkdir()
   with pytest.raises(InputError, match="results would be replaced"):
