@@ -72,22 +72,3 @@ def test_jobset_requests_all_chips_of_its_hosts_and_time_to_save():
   assert "command" not in container  # the image's entry point
   env = {entry["name"]: entry["value"] for entry in container["env"]}
   assert int(env[distributed.JOIN_VARIABLE]) > SLOW_PULL_SECS
-
-
-def test_gke_keeps_rows_and_runs_in_one_bucket_and_mounts_nothing():
-  text = (GKE / "prepare.yaml").read_text()
-  account, prepare = yaml.safe_load_all(text)
-  job = jobset()["replicatedJobs"][0]["template"]
-  pods = [x["spec"]["template"]["spec"] for x in (prepare, job)]
-  first, train = [pod["containers"][0] for pod in pods]
-  for pod, container in zip(pods, (first, train), strict=True):
-    assert pod["serviceAccountName"] == account["metadata"]["name"]
-    assert not {"volumes", "volumeMounts"} & {*pod, *container}
-  flags = dict(arg.split("=", 1) for arg in train["args"])
-  folders = [flags[name] for name in ("--workdir", "--config.data.rows")]
-  assert len({re.match("gs://[A-Z]+/", folder)[0] for folder in folders}) == 1
-  assert set(train["args"]) - set(first["args"]) == {f"--workdir={folders[0]}"}
-  for key in ("image", "envFrom"):
-    assert first[key] == train[key]
-  # A cache is code: only if asked for.
-  assert "JAX_COMPILATION_CACHE_DIR" not in [x["name"] for x in train["env"]]

@@ -26,6 +26,7 @@ import importlib
 import os
 import pathlib
 import sys
+import traceback
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -63,7 +64,8 @@ def main(argv: list[str]) -> None:
       distributed.warn(text)
       code = error.exit_code
     else:
-      errors.print_traceback()  # a bug
+      text = traceback.format_exc().translate(errors.ESCAPES)  # a bug
+      print(text, file=sys.stderr)
       code = 1
   distributed.exit_all(code, failed=True)
 

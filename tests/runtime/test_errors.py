@@ -12,17 +12,16 @@ from support import runs
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DiskError, InputError, explain, program
 
-OUTPUT = "The output cannot be written: "
+OUTPUT = "The output cannot be used: "
 
 
 @pytest.mark.parametrize(
   ("error", "kind", "message"),
   [
-    (OSError(errno.ENOSPC, "full"), DiskError, f"{OUTPUT}full. Write it"),
-    (BrokenPipeError(errno.EPIPE, "pipe"), DiskError, f"{OUTPUT}pipe. Write"),
+    (OSError(errno.ENOSPC, "full"), DiskError, f"{OUTPUT}full. All"),
+    (BrokenPipeError(errno.EPIPE, "pipe"), DiskError, f"{OUTPUT}pipe. All"),
     (OSError(errno.EIO, "failed", "x"), DiskError, "'x' cannot be used: fail"),
     (OSError(errno.EACCES, "no", "x"), DiskError, "'x' cannot be used: no."),
-    (OSError(errno.ENOENT, ""), InputError, "The current folder was deleted."),
     (OSError(errno.ENOENT, "", "x"), type(None), ""),
     (MemoryError(), errors.OutOfMemoryError, "Memory ran out (on the host)."),
     (RuntimeError("RESOURCE_EXHAUSTED: 9"), errors.OutOfMemoryError, "ran out"),

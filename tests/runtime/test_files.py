@@ -74,6 +74,32 @@ def test_a_folder_is_replaced_completely_or_not_at_all(tmp_path):
   assert list(path.parent.iterdir()) == [path]
 
 
+class BucketFolder:
+  """A folder in a bucket, which remembers the names of written objects."""
+
+  name = "export"
+
+  def __init__(self, written, name=""):
+    self.written = written
+    self.path = name
+
+  def __truediv__(self, name):
+    return BucketFolder(self.written, name)
+
+  def write_bytes(self, data):
+    self.written[self.path] = data
+
+
+def test_a_folder_in_a_bucket_begins_with_its_checksums():
+  written = {}
+  with files.atomic_folder(BucketFolder(written)) as partial:
+    (partial / "bert").mkdir()
+    for name in ("A", files.CHECKSUMS, "bert/model"):
+      (partial / name).write_text(name)
+  assert [*written] == [files.CHECKSUMS, "A", "bert/model"]
+  assert all(data == name.encode() for name, data in written.items())
+
+
 @pytest.mark.parametrize(
   ("number", "fix"),
   [(errno.ENOSPC, "Free some space"), (errno.EACCES, "another folder")],

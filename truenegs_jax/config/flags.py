@@ -87,7 +87,9 @@ def parse(
     rest = parse_flags(words, values, needs_config=words == argv)
   if words != argv:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `--help | head`
-    print(_help(values, text).translate(ESCAPES))
+    named = [x for x in words if x.startswith(f"--{CONFIG}=")]
+    source = named[-1].partition("=")[2] if named else ""
+    print(_help(values, text, source).translate(ESCAPES))
     sys.exit()
   if "verbosity" in values and not values["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # hides the log of jax
@@ -109,10 +111,10 @@ def parse_flags(
       return values(argv)
   with _refuse_mistakes(values):
     rest = values(argv, known_only=True)
-  text = values[CONFIG].value
+  text: str = values[CONFIG].value or ""
   if not text and needs_config and len(rest) == 1:
     raise InputError("--config is missing. Try --config=electra_demo.")
-  config = load.load_config(text, with_base_check=False) if text else None
+  config = load.load_config(text) if text else None
   with _refuse_mistakes(values, config):
     if config:
       _define_keys(config, rest, values)
@@ -169,8 +171,6 @@ def _check_config(text: str, values: flags.FlagValues) -> None:
     raise InputError(
       f"--config.task={config.task} is no flag: --config={text} has its task."
     )
-  if text.endswith(".json") and load.BASE not in given:
-    load.check_base(text, config)
   tables.check_values(config)
 
 
@@ -206,22 +206,21 @@ def _flags(values: flags.FlagValues) -> list[flags.Flag]:
   ]
 
 
-def _help(values: flags.FlagValues, text: str | None) -> str:
+def _help(values: flags.FlagValues, text: str | None, source: str) -> str:
   """Returns the help of a program or, with --config, of that config."""
-  if CONFIG in values and (config := values[CONFIG].value):
-    lines = ["Keys of the config, as flags with their values:", ""]
-    lines += _render_keys(config)
+  lines = [(text or "").strip(), "", "Flags:"]
+  if source:
+    lines = [*_describe_config(source, values[CONFIG].value)]
   else:
-    lines = [(text or "").strip(), "", "Flags:"]
     for flag in _flags(values):
       lines += _render_flag(flag.name, flag.value, flag.help or "")
     if CONFIG in values:
-      lines += [CONFIG_HELP, *render_configs()]
+      lines += [CONFIG_HELP, *_list_configs()]
   lines += ["", "Documentation: docs/index.md in the repository."]
   return "\n".join(lines)
 
 
-def render_configs() -> Iterator[str]:
+def _list_configs() -> Iterator[str]:
   """Yields the packaged configs: name, first line of docstring, and words."""
   for name in load.packaged_names():
     yield f"  {name}"
@@ -230,26 +229,19 @@ def render_configs() -> Iterator[str]:
       yield from _wrap(" ".join(f":{word}" for word in words))
 
 
-def render_config(text: str) -> Iterator[str]:
-  """Yields the docstring, words and keys of a value of --config."""
-  config = load.load_config(text, with_base_check=False)  # it is only shown
-  path = text.partition(":")[0]
-  if not text.endswith(".json"):
+def _describe_config(source: str, config: ConfigDict) -> Iterator[str]:
+  """Yields a config's docstring, words, and keys with values and meanings."""
+  path = source.partition(":")[0]
+  if not source.endswith(".json"):
     yield _read_docstring(path)
-    if words := load.list_words(path):
-      yield "\nWords after its name, separated by commas:\n"
-    for word, meaning in words.items():
+    yield "\nWords after its name, separated by commas:\n"
+    for word, meaning in load.list_words(path).items():
       yield f"  :{word}"
       yield from _wrap(meaning)
-  yield "\nKeys, as flags of main with their values:\n"
-  yield from _render_keys(config)
-
-
-def _render_keys(config: ConfigDict) -> Iterator[str]:
-  """Yields each key as a flag with its value, meaning and allowed values."""
-  values = flatten(config.to_dict(), kept=tables.DICTS)
+  yield "\nKeys, as flags with their values:\n"
+  current = flatten(config.to_dict(), kept=tables.DICTS)
   for name, key in tables.TABLES[config.task].items():
-    yield from _render_flag(f"{CONFIG}.{name}", values[name], key.describe())
+    yield from _render_flag(f"{CONFIG}.{name}", current[name], key.describe())
 
 
 def _render_flag(name: str, value: Any, text: str) -> list[str]:

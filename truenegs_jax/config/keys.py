@@ -8,7 +8,7 @@ Masking.read(config.masking).prob
 
 import dataclasses
 import difflib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any, Self, dataclass_transform
 
 from truenegs_jax.runtime.errors import InputError, one_of
@@ -165,18 +165,16 @@ def flatten(
   return leaves
 
 
-def did_you_mean(word: str, names: Iterable[str], prefix: str) -> str:
+def did_you_mean(word: str, names: Collection[str], prefix: str) -> str:
   """Returns " Did you mean ...?" with up to three names that are near, or "".
 
-  A name is near if a part of it, or else its last part, is like the last part
-  of the word. Names in the word's section displace others.
+  A name is near if a part of it is like the last part of the word. Names in the
+  word's section displace others.
   """
   section, _, last = word.rpartition(".")
-  ends = {name: name.rpartition(".")[2] for name in names}
-  near = [name for name in ends if last in name.split(".")]
-  if not near:
-    matches = difflib.get_close_matches(last, ends.values(), n=1, cutoff=0.7)
-    near = [name for name, end in ends.items() if end in matches]
+  parts = {part for name in names for part in name.split(".")}
+  matches = difflib.get_close_matches(last, parts, n=1, cutoff=0.7)
+  near = [name for name in names if {*matches} & {*name.split(".")}]
   near = [name for name in near if name.startswith(f"{section}.")] or near
   listed = " or ".join(f"{prefix}{name}" for name in near[:3])
   return f" Did you mean {listed}?" if near else ""

@@ -19,7 +19,6 @@ from truenegs_jax.runtime.files import read_json
 from truenegs_jax.runtime.paths import open_path
 
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
-BASE = "study.base"  # the key whose value names a config, which is executed
 JSON_FIX = (
   "Pass the config.json of a workdir, such as"
   " --config=runs/electra_demo/config.json, or a config file in Python."
@@ -44,36 +43,18 @@ def parse_words(arg: str, words: Mapping[str, str]) -> list[str]:
   return parsed
 
 
-def load_config(text: str, *, with_base_check: bool = True) -> ConfigDict:
+def load_config(text: str) -> ConfigDict:
   """Loads the config that a value of --config names.
 
   A saved config is data, perhaps a stranger's, and must not lead to a program.
-  So with `with_base_check` it is refused if it names a config file to execute.
   """
   path, colon, arg = text.partition(":")
   if path.endswith(".json") or text.endswith(".json"):  # a URL has a colon
     config = load_saved(open_path("--config", text))
-    if with_base_check:
-      check_base(text, config)
   else:
     config = _execute(find_config(path), [arg] if colon else [])
   tables.check_keys(path, config)
   return config
-
-
-def check_base(text: str, config: ConfigDict) -> None:
-  """Raises InputError if a saved config names a config file as BASE."""
-  if config.task != "study":
-    return
-  base = config.study.base
-  if base.partition(":")[0] in packaged_names():
-    return
-  raise InputError(
-    f"--config={text!r} has study.base={base!r}, which is not the name of a"
-    " packaged config. A file would be executed, and a saved config may be a"
-    " stranger's. If you trust that file, pass --config.study.base=FILE.py,"
-    " too, or run the command again with which the study was started."
-  )
 
 
 def packaged_names() -> list[str]:
@@ -113,9 +94,6 @@ def find_config(path: str) -> pathlib.Path:
   if name in names:
     return PACKAGED / f"{name}.py"
   hint = did_you_mean(name, names, "--config=")
-  for file in (f"{path}.py", f"{path}/config.json"):
-    if pathlib.Path(file).is_file():
-      hint = f" Did you mean --config={file}?"
   raise InputError(
     f"--config={path!r} is no file and no packaged config."
     + (hint or f" Choose a file or {', '.join(names)}.")
@@ -154,11 +132,16 @@ def load_saved(
   `fix`, for another file, and for unknown keys or types.
   """
   with read_json(path, error, fix) as saved:
-    values = flatten(saved, kept=tables.DICTS)
+    values = flatten(saved)
+    if values.get("task") == "study":
+      raise error(
+        f"'{path}' is of a study, whose study.base may name a file to execute."
+        " Run the command again with which the study was started."
+      )
     if str(values.get("task")) not in tables.TABLES:
       raise error(f"'{path}' is not the config of a run. {fix}")
     config = tables.make_config(saved["task"])
-    expected = flatten(config.to_dict(), kept=tables.DICTS)
+    expected = flatten(config.to_dict())
     for name in sorted(values.keys() - expected.keys()):
       hint = did_you_mean(name, expected, "")
       raise error(
@@ -173,10 +156,6 @@ def load_saved(
       )
       print(printable(text))
     try:
-      # `update` would add to a dict.
-      for name in values.keys() & tables.DICTS:
-        section, _, last = name.partition(".")
-        config[section][last] = saved[section].pop(last)
       config.update(saved)  # checks types, and makes tuples of lists
     except (TypeError, ValueError) as e:
       raise error(f"'{path}': {e}. {fix}") from e

@@ -5,9 +5,8 @@ warnings, progress, help of flags) have one style: PROBLEM with its value. WHY,
 or what is allowed. WHAT TO TYPE. Short sentences, config keys and flags as they
 are typed, strings and paths in single quotes, thousands with commas.
 
-Imports nothing that takes time, because a command first of all calls
-`start_command`. Without it, Python raises KeyboardInterrupt inside an import,
-where libraries drop or misread it; SIGTERM or an exit aborts in threads of XLA.
+Imports nothing that takes time: a command first of all calls `start_command`,
+without which Python raises KeyboardInterrupt inside of imports.
 """
 
 import contextlib
@@ -34,16 +33,14 @@ SIGNAL_CODES = {signal.SIGTERM: SAVED_RESTART, signal.SIGINT: SAVED_INTERRUPT}
 HANGS = 134
 # Numbers of errors of a file system that fails; its files may be intact.
 FAILING = (
-  errno.EIO,
-  errno.ENOLCK,
-  errno.ESTALE,
-  errno.ETIMEDOUT,
-  errno.ENOTCONN,
-  errno.ECONNABORTED,
-  errno.EHOSTDOWN,
+  *(errno.EIO, errno.ENOLCK, errno.ESTALE, errno.ETIMEDOUT),
+  *(errno.ENOTCONN, errno.ECONNABORTED, errno.EHOSTDOWN),
 )
 # And those of this process, also in no case of damaged files.
-UNREADABLE = (*FAILING, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EROFS)
+UNREADABLE = (
+  *(*FAILING, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EROFS),
+  *(errno.ENOSPC, errno.EPIPE),
+)
 # Of URLs: scheme -> extra of this package, how to get credentials.
 SCHEMES = {
   "gs": (
@@ -150,19 +147,11 @@ def explain(
   """Returns the error to print for an exception; None for a bug."""
   if isinstance(error, TrueNegsError):
     return error
-  if isinstance(error, OSError) and not error.filename:
-    if error.errno == errno.ENOENT:  # of getcwd
-      return InputError("The current folder was deleted. Use another one.")
-    if error.errno in (errno.ENOSPC, errno.EPIPE):
-      return DiskError(
-        f"The output cannot be written: {error.strerror}. Write it elsewhere,"
-        " or free some space."
-      )
   if isinstance(error, OSError) and error.errno in UNREADABLE:
+    file = f"'{error.filename}'" if error.filename else "The output"
     return DiskError(
-      f"'{error.filename or 'A file'}' cannot be used: {error.strerror}. All"
-      " that was saved before is intact. Solve this, and run the same command"
-      " again."
+      f"{file} cannot be used: {error.strerror}. All that was saved before is"
+      " intact. Solve this, and run the same command again."
     )
   if not is_out_of_memory(error):
     return None
@@ -207,13 +196,6 @@ def printable(error: Exception | str) -> str:
   if len(message) <= MAX_MESSAGE:
     return message
   return f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
-
-
-def print_traceback() -> None:
-  """Prints the traceback of a bug, with control characters escaped."""
-  import traceback
-
-  print(traceback.format_exc().translate(ESCAPES), file=sys.stderr)
 
 
 def start_command() -> None:

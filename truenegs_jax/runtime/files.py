@@ -204,16 +204,13 @@ def is_locked(path: pathlib.Path) -> bool:
 
   The file is only read; OSError if this user may not.
   """
-  try:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-  except FileNotFoundError:
+  if not path.exists():
     return False
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  finally:
-    os.close(descriptor)
+  with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return True
   return False
 
 

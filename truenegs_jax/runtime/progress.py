@@ -1,7 +1,5 @@
 """Shows work that takes long: a line with a bar, or lines in a log.
 
-with progress.working(console, "Compiling"):
-  ...
 with progress.counting(console, "Evaluating", len(batches)) as advance:
   for batch in batches:
     ...
@@ -37,9 +35,8 @@ def working(
   On a terminal this is a line that disappears, in a log one line before the
   work and one after it; that of `brief` work begins after FIRST_SECS.
 
-  Yields a function `show(done, note)`, which need not be called. It takes the
-  share that is done, in [0, 1] or None if unknown, and a note. A log has it
-  after FIRST_SECS, then every LINE_SECS.
+  Yields a function `show(done, note)` of the share that is done, in [0, 1] or
+  None, and a note. A log has it after FIRST_SECS, then every LINE_SECS.
   """
   start = time.monotonic()
   in_log = not console.is_terminal
@@ -100,10 +97,7 @@ def counting(
 
 
 class EscapingConsole(Console):
-  """A console that shows control characters of texts, and sends none of them.
-
-  A text may be of a file that somebody else wrote.
-  """
+  """A console that shows control characters of texts, but sends none."""
 
   def render_str(self, text: str, **options: Any) -> Text:
     """Returns a text of the right width."""
