@@ -128,9 +128,8 @@ def _run_model(params, tokens_BxL, model, options):
     tokens_BxL, ones_BxL, rng.purpose_keys(keys_B, rng.MASK), options.masking
   )
   bound, positions_BxK = model.bind({"params": params}), slots.positions_BxK
-  logits_BxKxT = bound.generate_logits(
-    {**batch, "tokens": masked_BxL}, positions_BxK, None
-  )
+  masked = {**batch, "tokens": masked_BxL}
+  logits_BxKxT = bound.generate_logits(masked, positions_BxK, None)
   shown_BxK = jnp.take_along_axis(masked_BxL, positions_BxK, axis=1)
   is_hidden_BxK = shown_BxK == options.masking.mask_id
   out = {
@@ -140,10 +139,13 @@ def _run_model(params, tokens_BxL, model, options):
     "encoded_BxLxD": bound.encode({**batch, "tokens": tokens_BxL}, None),
   }
   if isinstance(model, pretrain.ElectraPair):
-    sampled_BxK = output_softmax.sample(
-      logits_BxKxT, rng.purpose_keys(keys_B, rng.SAMPLE)
+    output = output_softmax.compute(
+      bound.generate_vectors(masked, positions_BxK, None),
+      *bound.output_layer(),
+      slots.gold_BxK,
+      rng.purpose_keys(keys_B, rng.SAMPLE),
     )
-    corrupted_BxL = masking.fill_slots(tokens_BxL, slots, sampled_BxK)
+    corrupted_BxL = masking.fill_slots(tokens_BxL, slots, output.sampled_BxK)
     inputs = {**batch, "tokens": corrupted_BxL}
     out["corrupted_BxL"] = corrupted_BxL
     out["detect_BxL"] = bound.detect_logits(inputs, None)

@@ -25,7 +25,7 @@ from truenegs_jax.corrections import run as run_lib
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
-from truenegs_jax.pretrain import cases, plan, predict_slots
+from truenegs_jax.pretrain import cases, plan
 from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms.run_table import TableRequest
@@ -298,29 +298,6 @@ def test_a_dry_run_lists_what_is_there_and_writes_nothing(
   assert run_lib.run(c, tmp_path / "out", console) == 0
   assert expected in console.file.getvalue()
   assert not (tmp_path / "out").exists()
-
-
-def test_a_step_that_its_run_deletes_is_skipped_and_lines_limited(
-  folder, tmp_path, monkeypatch
-):
-  step_10 = folder / "run" / "checkpoints" / "10"
-  hidden = step_10.with_name("hidden")
-  read_lines = predict_slots.read_lines
-
-  def delete_and_read(*args, **kwargs):
-    step_10.rename(hidden)  # after the steps were listed
-    return read_lines(*args, **kwargs)
-
-  monkeypatch.setattr(predict_slots, "read_lines", delete_and_read)
-  options = {"corrections__sequences": 9}
-  try:
-    results, _, printed = run_task(folder, tmp_path / "out", **options)
-  finally:
-    hidden.rename(step_10)
-  [at] = results["checkpoints"]
-  few = "\n".join([x for x in make_text().split("\n") if x.strip()][:9])
-  assert get_counts(at["rates"]) == count_by_loops(folder, 20, few)
-  assert "10' was deleted by its run. It is skipped." in printed
 
 
 def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):

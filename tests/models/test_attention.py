@@ -65,18 +65,6 @@ def test_quarters_of_a_batch_equal_the_batch():
   assert_equals_xla(SLICED, documents, arrays, keys_B=keys_B, rate=0.5)
 
 
-def test_shapes_that_kernels_do_not_take_use_xla():
-  """Parameters are initialized with one row, which a mesh does not divide."""
-  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:2])
-  flash = attention.Implementation("flash", mesh, interpret=True)
-  for implementation, shape, name in (
-    (flash, (1, 5), "xla"),
-    (flash, (2, 5), "flash"),
-  ):
-    mask = attention.make_mask(implementation, jnp.ones(shape, jnp.int32))
-    assert mask.implementation.name == name
-
-
 def make_config(**overrides):
   fields = dict(width=256, heads=4, dtype="bfloat16", attention_dropout=0.0)
   return encoder.EncoderConfig(
@@ -105,18 +93,21 @@ def test_auto_chooses_by_platform():
     assert implementation.platform == platform
 
 
-def test_flash_attention_needs_heads_of_a_known_width():
-  """Heads 24 wide are no power of two."""
-  implementation, line = choose("auto", "cuda", width=96)
-  assert implementation == attention.XLA
-  assert re.fullmatch("xla, as flash needs heads .*not 24", line)
-  with pytest.raises(InputError, match="'flash' is not.*heads .*not 24"):
-    choose("flash", "cuda", width=96)
-
-
-def test_a_kernel_of_another_platform_is_an_error():
-  with pytest.raises(InputError, match="other devices than cpu.*=auto"):
-    choose("flash", "cpu")
+@pytest.mark.parametrize(
+  ("name", "platform", "width", "needed"),
+  [
+    ("flash", "cuda", 96, "heads .*not 24"),  # no power of two
+    ("flash", "cpu", 256, "other devices than cpu"),
+    ("sliced", "tpu", 256, "other devices than tpu"),
+  ],
+)
+def test_what_is_not_possible_is_refused(name, platform, width, needed):
+  with pytest.raises(InputError, match=f"'{name}' is not.*{needed}.*=auto"):
+    choose(name, platform, width=width)
+  if attention.PLATFORMS[platform] == name:
+    implementation, line = choose("auto", platform, width=width)
+    assert implementation == attention.XLA
+    assert re.fullmatch(f"xla, as {name} needs {needed}", line)
 
 
 def check_kernel(monkeypatch, kernel, rate=0.0):
@@ -156,14 +147,10 @@ def raises_an_error(*_):
   raise RuntimeError("no such library\nat all")
 
 
-def test_a_kernel_with_correct_numbers_is_chosen(monkeypatch):
-  implementation, line = check_kernel(monkeypatch, correct_kernel)
-  assert (implementation.name, line) == ("flash", "flash, checked against xla")
-
-
 @pytest.mark.parametrize(
   ("kernel", "rate", "problem"),
   [
+    (correct_kernel, 0.0, ""),
     (attends_to_padding, 0.0, "it is off by"),
     (returns_nan_in_padding, 0.0, "it is off by nan"),
     (has_no_key_gradient, 0.0, "it is off by 1"),
@@ -171,7 +158,10 @@ def test_a_kernel_with_correct_numbers_is_chosen(monkeypatch):
     (raises_an_error, 0.0, "RuntimeError: no such library"),
   ],
 )
-def test_a_wrong_kernel_is_replaced_by_xla(kernel, rate, problem, monkeypatch):
+def test_only_a_correct_kernel_is_chosen(kernel, rate, problem, monkeypatch):
   implementation, line = check_kernel(monkeypatch, kernel, rate)
-  assert implementation == attention.XLA
-  assert re.fullmatch(f"xla, as flash failed its check: {problem}.*", line)
+  expected = "flash, checked against xla"
+  if problem:
+    expected = f"xla, as flash failed its check: {problem}.*"
+  assert re.fullmatch(expected, line)
+  assert implementation.name == expected.partition(",")[0]

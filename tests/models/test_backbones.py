@@ -13,7 +13,6 @@ from support import tiny
 from truenegs_jax import models
 from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime import rng as rng_lib
-from truenegs_jax.train import sharding
 
 FIELDS = ("tokens", "types", "documents")
 FOLDER = pathlib.Path(models.__file__).parent
@@ -30,21 +29,13 @@ def find_backbones():
 
 
 BACKBONES = find_backbones()
-only_encoder = pytest.mark.parametrize("backbone", ["encoder"], indirect=True)
 # Compiles in half the time; running takes only a moment.
 quick_jit = functools.partial(
   jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )
 
 
-def slow_beside(name, names):
-  """Marks all names slow but one."""
-  return [
-    x if x == name else pytest.param(x, marks=pytest.mark.slow) for x in names
-  ]
-
-
-@pytest.fixture(params=slow_beside("encoder", BACKBONES))
+@pytest.fixture(params=BACKBONES)
 def backbone(request):
   return BACKBONES[request.param]
 
@@ -117,19 +108,6 @@ def assert_same_tree(a, b, *, rtol):
     )
 
 
-def test_the_backbones_are_in_the_folder():
-  assert {"encoder", "modern"} <= set(BACKBONES)
-
-
-def test_layers_have_different_initial_parameters(backbone):
-  network = initial(backbone, make_config(backbone))["network"]
-  first, second = (network[f"layer_{i}"] for i in range(2))
-  common = {name: second[name] for name in first}
-  pairs = zip(*map(jax.tree.leaves, (first, common)), strict=True)
-  drawn = [(a, b) for a, b in pairs if np.ptp(a) > 0]  # others are constant
-  assert drawn and not any(np.array_equal(a, b) for a, b in drawn)
-
-
 def test_packed_documents_equal_separate_rows(backbone):
   rng = np.random.default_rng(0)
   lengths = (7, 10, 4)
@@ -167,16 +145,6 @@ def test_padding_does_not_change_real_positions(backbone):
   np.testing.assert_allclose(
     encode(backbone, longer)[:, :12][real], base[real], rtol=1e-5, atol=1e-5
   )
-
-
-def test_every_token_attends_to_every_other_of_its_document(backbone):
-  inputs = make_inputs(1, rows=1, length=8)
-  n = int((np.asarray(inputs["documents"]) != 0).sum())
-  base = encode(backbone, inputs)[0]
-  for i in range(n):
-    changed = {**inputs, "tokens": inputs["tokens"].at[0, i].add(1)}
-    moved = np.abs(encode(backbone, changed)[0, :n] - base[:n]).max(axis=-1)
-    assert (moved > 1e-6).all(), f"token {i}"
 
 
 def test_positions_and_types_have_an_effect(backbone):
@@ -286,16 +254,10 @@ def plain_loss_and_gradient(backbone):
 
 @pytest.mark.parametrize(
   ("backbone", "mode"),
-  # Each value of remat and scan, and a loop with and without remat.
   [
-    ("encoder", dict(remat="dots", scan=True)),
-    pytest.param("encoder", dict(remat="full"), marks=pytest.mark.slow),
-    pytest.param("encoder", dict(scan=True), marks=pytest.mark.slow),
-    *[
-      pytest.param(x, dict(remat="dots", scan=True), marks=pytest.mark.slow)
-      for x in BACKBONES
-      if x != "encoder"
-    ],
+    ("encoder", dict(remat="full")),
+    ("encoder", dict(scan=True)),
+    *[(name, dict(remat="dots", scan=True)) for name in BACKBONES],
   ],
   indirect=["backbone"],
   ids=str,
@@ -306,23 +268,3 @@ def test_remat_and_scan_do_not_change_loss_or_gradients(backbone, mode):
   other_value, other_grads = loss(*loss_arguments(backbone))
   assert float(other_value) == pytest.approx(float(value), rel=1e-6)
   assert_same_tree(grads, other_grads, rtol=1e-6)
-
-
-@pytest.mark.slow
-@only_encoder
-def test_remat_and_scan_work_with_accumulation_and_a_mesh(backbone):
-  """Transposes a linearized pass on a mesh, as train/step.py does."""
-  loss = make_loss(backbone, remat="full", scan=True)
-
-  @quick_jit
-  def gradient(params, inputs, keys_B):
-    _, push = jax.linearize(lambda p: loss(p, inputs, keys_B), params)
-    return jax.linear_transpose(push, params)(jnp.ones(()))[0]
-
-  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
-  params, inputs, keys_B = loss_arguments(backbone)
-  gradients = gradient(
-    jax.device_put(params, sharding.replicated_sharding(mesh)),
-    *jax.device_put((inputs, keys_B), sharding.batch_sharding(mesh)),
-  )
-  assert_same_tree(plain_loss_and_gradient(backbone)[1], gradients, rtol=1e-6)

@@ -8,42 +8,15 @@ import numpy as np
 import pytest
 
 from support import tiny
-from truenegs_jax.models import attention, encoder, modern, pretrain
+from truenegs_jax.models import encoder, modern, pretrain
 
 CONFIG = encoder.EncoderConfig(
   vocab_size=tiny.V, **{**modern.FIELDS, **modern.VARIANTS["tiny"], "window": 5}
 )
-KERNEL = attention.Implementation("flash", None, True, "cuda")
 # Compiles in half the time.
 quick_jit = functools.partial(
   jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )
-
-
-@pytest.mark.slow
-def test_the_fused_kernel_computes_windows_inside_packed_documents():
-  index_L = np.arange(40)
-  documents_BxL = jnp.array([1 + index_L // 15, (index_L < 33) * 1])
-  x_BxLxD = jax.random.normal(jax.random.key(0), (2, 40, CONFIG.width))
-  network = modern.Encoder(CONFIG)
-  init = functools.partial(network.init, jax.random.key(0))
-  draw = np.random.default_rng(0)
-  params = jax.tree.map(
-    lambda x: 0.3 * draw.normal(size=x.shape),
-    jax.eval_shape(init, x_BxLxD, documents_BxL, None),
-  )
-
-  @quick_jit
-  def run():
-    return [
-      encoder.replace_configs(network, attention=x).apply(
-        params, x_BxLxD, documents_BxL, None
-      )
-      for x in (attention.XLA, KERNEL)
-    ]
-
-  expected, kernel = (np.asarray(x)[documents_BxL > 0] for x in run())
-  np.testing.assert_allclose(kernel, expected, atol=1e-4)
 
 
 def test_initial_weights_are_those_of_modernbert():
@@ -68,7 +41,6 @@ def test_initial_weights_are_those_of_modernbert():
     assert 1.3 * deviation < np.abs(module["kernel"]).max() <= 2 * deviation
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("variant", "millions"), [("base", 149.7), ("large", 395.9)]
 )

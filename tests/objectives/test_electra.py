@@ -18,23 +18,11 @@ ALL_ON = {"soft_weight": 1.0, "sentence_weight": 1.0}
 case_of = functools.cache(oracle.make_case)
 
 
-def test_the_published_recipe_equals_the_oracle():
-  recipe = oracle.make_options(**ALL_ON)
-  mode = {"pair": True, "train": True, "compiled": True}
-  expected = oracle.check_terms(recipe, case_of(0), **mode)
-  false, wrong = expected["corrected_of_mismatches"]
-  assert 0 < false < wrong < expected["soft"][1]
-  oracle.check_gradients(recipe, case_of(0), pair=True)
-
-
 @pytest.mark.parametrize(
   "fields",
   [
-    {
-      "prediction": "sample",
-      "discriminator_label": 0.25,
-      "smoothing": 0.3,
-    },
+    {},
+    {"prediction": "sample", "discriminator_label": 0.25, "smoothing": 0.3},
     {
       "discriminator_label": -1.0,
       "smoothing": 1.0,
@@ -42,29 +30,13 @@ def test_the_published_recipe_equals_the_oracle():
       "strict_subword": False,
       "vocabulary_chunk": 9,
     },
-    pytest.param(
-      {
-        "smoothing": 0.9,
-        "smoothing_by": "model",
-        "drop_prob": 0.3,
-      },
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      {
-        "prediction": "sample",
-        "hard_correction": False,
-        "smoothing": 0.3,
-        "smoothing_by": "balanced",
-        "vocabulary_chunk": 9,
-      },
-      marks=pytest.mark.slow,
-    ),
   ],
 )
-def test_terms_and_gradients_of_other_readings_equal_the_oracle(fields):
+def test_terms_and_gradients_equal_the_oracle(fields):
   recipe = oracle.make_options(**ALL_ON | fields)
-  oracle.check_terms(recipe, case_of(0), pair=True, train=True)
+  expected = oracle.check_terms(recipe, case_of(0), pair=True, train=True)
+  false, wrong = expected["corrected_of_mismatches"]
+  assert 0 < false < wrong < expected["soft"][1]
   oracle.check_gradients(recipe, case_of(0), pair=True)
 
 
@@ -84,16 +56,17 @@ RECIPES = {
 
 
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(
   st.fixed_dictionaries(RECIPES).filter(oracle.is_recipe),
   st.sampled_from(("bits", "ids")),
+  st.booleans(),
+  st.booleans(),
 )
-def test_random_recipes_equal_the_oracle(fields, layout):
+def test_random_recipes_equal_the_oracle(fields, layout, pair, train):
   case = case_of(1, layout=layout)
-  oracle.check_terms(
-    oracle.make_options(**fields), case, pair=True, train=False
-  )
+  recipe = oracle.make_options(**fields)
+  oracle.check_terms(recipe, case, pair=pair, train=train)
 
 
 def test_terms_of_a_batch_of_padding_are_zero():
@@ -142,8 +115,8 @@ PARAMS = tiny.random_params(tiny.make_model(layers=1))
 
 
 @functools.cache
-def compiled(train, dtype="float32"):
-  model = tiny.make_model(dtype=dtype, layers=1)
+def compiled(train):
+  model = tiny.make_model(layers=1)
   objective = tiny.make_objective(model, tiny.make_options(), train=train)
 
   def evaluate(params, batch):
@@ -154,13 +127,8 @@ def compiled(train, dtype="float32"):
   return jax.jit(evaluate)
 
 
-def terms_of(batch, *, train=True, dtype="float32"):
-  return jax.device_get(compiled(train, dtype)(PARAMS, batch))
-
-
-def mean_losses(terms):
-  names = ("mlm_uncorrected", "detect")
-  return np.array([terms[name][0] / terms[name][1] for name in names])
+def terms_of(batch, *, train=True):
+  return jax.device_get(compiled(train)(PARAMS, batch))
 
 
 def test_padding_and_the_order_of_rows_have_no_effect():
@@ -188,10 +156,7 @@ def test_dropout_is_on_in_training_only():
   assert moved[0] != evaluated["mlm_uncorrected"][0]  # other masks
 
 
-@pytest.mark.parametrize(
-  "sharing",
-  ["full", *(pytest.param(x, marks=pytest.mark.slow) for x in pretrain.OWN)],
-)
+@pytest.mark.parametrize("sharing", ["full", "disentangled"])
 def test_each_term_trains_its_own_networks(sharing):
   recipe = oracle.make_options(**ALL_ON)
   arrays = "word", "position", "type", "norm"
@@ -206,14 +171,3 @@ def test_each_term_trains_its_own_networks(sharing):
     "detect": own | {"discriminator", "discriminator_head"},
     "pair_cosine": set(),
   }
-
-
-@pytest.mark.slow
-def test_bfloat16_agrees_with_float32():
-  losses = []
-  for dtype in ("float32", "bfloat16"):
-    terms = terms_of(tiny.make_batch(0), dtype=dtype)
-    assert all(x.dtype == np.float32 for x in jax.tree.leaves(terms))
-    losses.append(mean_losses(terms))
-  np.testing.assert_allclose(*losses, rtol=2e-2, equal_nan=False)
-  assert (losses[0] != losses[1]).any()

@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support import oracle, tiny
 from truenegs_jax.objectives import masking, output_softmax
@@ -39,27 +37,6 @@ def test_all_terms_and_gradients_equal_the_oracle(layout, train, fields):
   assert 0 < false < wrong < expected["corrected_of_slots"][1]
   assert ("mlm_hidden" in expected) != train
   oracle.check_gradients(recipe, case, pair=False)
-
-
-RECIPES = {
-  "prediction": st.sampled_from(("argmax", "sample")),
-  "hard_correction": st.booleans(),
-  "strict_subword": st.booleans(),
-  "smoothing": st.sampled_from((0.0, 0.1, 1.0)),
-  "smoothing_by": st.sampled_from(("uniform", "model", "balanced", "set")),
-  "drop_prob": st.sampled_from((0.0, 0.3)),
-  "vocabulary_chunk": st.sampled_from((0, 9, 32)),
-  "soft_weight": st.sampled_from((0.0, 1.0)),
-  "sentence_weight": st.sampled_from((0.0, 0.5)),
-}
-
-
-@pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=25)
-@given(st.fixed_dictionaries(RECIPES).filter(oracle.is_recipe), st.booleans())
-def test_random_recipes_equal_the_oracle(fields, train):
-  recipe = oracle.make_options(**fields)
-  oracle.check_terms(recipe, case_of(1), pair=False, train=train)
 
 
 def make_predictions_certain(case, tokens_BxL, listed_VxV=ALL_LISTED):
@@ -125,19 +102,6 @@ def test_strict_subword_corrects_only_whole_words():
     assert any(kept) and not all(kept)
     false = len(slots) - sum(kept) * strict
     assert expected["corrected_of_slots"] == (false, len(slots))
-
-
-@pytest.mark.slow
-def test_terms_train_the_network_but_not_the_next_sentence_head():
-  recipe = oracle.make_options(smoothing=0.1, **ALL_ON)
-  shared = {f"embeddings/{x}" for x in ("word", "position", "type", "norm")}
-  model = tiny.make_bert(layers=1, pooler=True)
-  assert tiny.params_with_gradient(model, recipe) == {
-    "mlm": shared | {"bert", "bert_head"},
-    "soft": {"embeddings/word"},
-    "sentence": shared | {"bert"},
-    "pair_cosine": set(),
-  }
 
 
 def plain_bert(params, model, masking_options, inputs, keys_B):

@@ -97,18 +97,6 @@ def test_neighbours_equal_a_plain_search(make, top, threshold, cells):
     )
 
 
-def test_memory_is_limited_and_products_are_in_full_precision():
-  size, width, cells = 128_000, 128, 2**24
-  table_VxE = jax.ShapeDtypeStruct((size, width), "f4")
-  words_V = jax.ShapeDtypeStruct((size,), bool)
-  lowered = compiled.lower(
-    table_VxE, words_V, top=10, threshold=0.5, cells=cells
-  )
-  assert "HIGHEST" in lowered.as_text()  # a TPU would take bfloat16
-  scratch = lowered.compile().memory_analysis().temp_size_in_bytes
-  assert scratch < 4 * (3 * cells + 4 * size * width) < size * size / 8
-
-
 def test_a_sharded_table_gives_the_ids_of_a_replicated_one():
   mesh = sharding.make_mesh(sharding.get_mesh_spec("fsdp"))
   assert mesh.size == 8

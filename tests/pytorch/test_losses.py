@@ -287,9 +287,3 @@ def test_the_trainer_loss_is_the_mean_over_the_kept_slots(strict, seed):
     torch.testing.assert_close(loss(outputs, labels_BxL), plain / num)
   nothing = loss(outputs, torch.full((B, L), IGNORED), num_items_in_batch=0)
   assert nothing == 0
-
-
-def test_a_trainer_loss_that_cannot_be_computed_is_not_made():
-  for table in (make_table(5), tn.Synonyms(make_table(5))):
-    with pytest.raises(InputError):
-      tn.make_trainer_loss(torch.nn.Linear(1, 1), table, smoothing=2.0)

@@ -217,7 +217,14 @@ class Draws:
 
 
 _hide = jax.jit(masking.hide_slots, static_argnums=3)
-_sample = jax.jit(output_softmax.sample)
+
+
+@jax.jit
+def _sample(logits_BxKxV, keys_B):
+  gold_BxK = jnp.zeros(logits_BxKxV.shape[:2], jnp.int32)
+  layer = jnp.eye(V), jnp.zeros(V)
+  output = output_softmax.compute(logits_BxKxV, *layer, gold_BxK, keys_B)
+  return output.sampled_BxK
 
 
 def draw_slots(options: Options, case: Case) -> Draws:
@@ -469,17 +476,14 @@ def check_terms(
   *,
   pair: bool,
   train: bool,
-  compiled: bool = False,
 ) -> Sums:
   """Compares all terms with the reference, and returns the reference.
 
   Sums in f32 must agree to 1e-6 and counts exactly; in a histogram, one logit
-  may be in the next bin. `compiled` is faster for one recipe, but slower for
-  many.
+  may be in the next bin.
   """
-  terms = make_objective(options, case, pair=pair, train=train)
-  terms = jax.jit(terms) if compiled else terms
-  actual = jax.device_get(terms(jax.tree.map(jnp.asarray, case.params)))
+  terms = compute_terms(options, case, pair=pair, train=train)
+  actual = jax.device_get(terms)
   expected = expected_terms(options, case, pair=pair, train=train)
   assert actual.keys() - {"pair_cosine"} == expected.keys()
   for name, sums in expected.items():

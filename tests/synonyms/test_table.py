@@ -94,12 +94,12 @@ def check_table(built, dense_VxV):
   assert built.num_rows == sum(map(bool, lists))
   assert built.num_pairs == dense_VxV.sum()
   ids_VxS = np.random.default_rng(0).permuted(ids_VxS, axis=1)
+  options = {"top": 3}
   other = SynonymTable.from_ids(
-    ids_VxS, built.tokens, source="x", options={"top": 3}
+    ids_VxS, built.tokens, source="x", options=options
   )
-  np.testing.assert_array_equal(other.keys_Q, built.keys_Q)
-  assert (other.source, dict(other.options)) == ("x", {"top": 3})
   assert other.fingerprint == built.fingerprint
+  assert (other.source, dict(other.options)) == ("x", options)
   # Ids outside the vocabulary are in no list and have no list.
   a, b = np.meshgrid(*[np.arange(-1, size + 1)] * 2, indexing="ij")
   inside_VxV = built.contains(a, b)
@@ -140,12 +140,10 @@ def test_auto_chooses_bits_up_to_the_limit_then_the_smaller_layout():
   assert table.choose_layout(10**6, 1, "bits") == "bits"
   with pytest.raises(InputError, match="'dense'.*auto, bits.* ids"):
     table.choose_layout(10, 1, "dense")
-  built = build()
-  bits, ids = ("bits_VxW", built.build_bits()), ("ids_VxS", built.build_ids())
-  for layout, expected in (("auto", bits), ("bits", bits), ("ids", ids)):
-    [(name, array)] = built.arrays(layout).items()
-    assert name == expected[0]
-    np.testing.assert_array_equal(array, expected[1])
+  assert (
+    build().arrays().keys() == build().arrays("bits").keys() == {"bits_VxW"}
+  )
+  assert build().arrays("ids").keys() == {"ids_VxS"}
 
 
 def test_fingerprint_does_not_depend_on_source_and_options():
@@ -179,18 +177,6 @@ def test_synonyms_are_looked_up_by_words_of_every_tokenizer():
 # Saved tables.
 
 
-def read_saved(path):
-  """Reads the header and the keys of a saved table."""
-  arrays = safetensors.numpy.load_file(path)
-  return json.loads(arrays["header"].tobytes()), arrays["keys"]
-
-
-def format_saved(header, keys_Q):
-  """Returns the content of a saved table, maybe invalid."""
-  data = np.frombuffer(json.dumps(header).encode(), np.uint8)
-  return safetensors.numpy.save({"header": data, "keys": keys_Q})
-
-
 @pytest.mark.parametrize("pairs", [PAIRS, []])
 def test_loaded_table_equals_the_saved_one(tmp_path, pairs):
   built = build(pairs, symmetric=True)
@@ -200,44 +186,38 @@ def test_loaded_table_equals_the_saved_one(tmp_path, pairs):
   np.testing.assert_array_equal(loaded.keys_Q, built.keys_Q)
   for field in dataclasses.fields(SynonymTable)[1:]:
     assert getattr(loaded, field.name) == getattr(built, field.name)
-  header, _ = read_saved(path)
-  assert "https://wordnet.princeton.edu" in header["licence"]
-  assert (header["rows"], header["pairs"]) == (built.num_rows, built.num_pairs)
+  assert b"https://wordnet.princeton.edu" in path.read_bytes()
 
 
-def damaged_tables(content, header, keys_Q):
-  """Yields (content, reason): damaged files, and those made to do harm."""
-  yield b"PK\x03\x04 not one", "SafetensorError"
-  yield content[:-20], "SafetensorError"
-  yield safetensors.numpy.save({"keys": keys_Q}), "header"
-  yield format_saved(header, keys_Q[:-1]), "fingerprint"
-  for changes, reason in (
-    ({"tokens": [*TOKENS[:-1], "other"]}, "fingerprint"),
-    ({"tokens": 7}, "int"),
+@pytest.mark.parametrize(
+  "changes, reason",
+  [
     ({"format": 99, "version": "7.1"}, "format 99 of truenegs_jax 7.1, but"),
-  ):
-    yield format_saved(header | changes, keys_Q), reason
+    ({"tokens": [*TOKENS[:-1], "other"]}, "does not match its fingerprint"),
+    ({"tokens": 7}, "int"),
+    ({"keys": [1, 2]}, "does not match its fingerprint"),
+    ({}, "SafetensorError"),
+  ],
+)
+def test_damaged_files_and_other_formats_are_refused(tmp_path, changes, reason):
+  path = tmp_path / NAME
+  build().save(path)
+  arrays = safetensors.numpy.load_file(path)
+  header = json.loads(arrays["header"].tobytes()) | changes
+  keys_Q = np.array(header.pop("keys", arrays["keys"]))
+  data = np.frombuffer(json.dumps(header).encode(), np.uint8)
+  content = safetensors.numpy.save({"header": data, "keys": keys_Q})
+  path.write_bytes(content if changes else content[:-20])
+  with pytest.raises(DataError, match=f"'{path}' cannot be read.*{reason}"):
+    SynonymTable.load(path, TOKENS)
 
 
 def test_pairs_outside_the_vocabulary_are_refused(tmp_path):
   path = tmp_path / NAME
   keys_Q = np.array([len(TOKENS) ** 2])
-  outside = table._make_table(keys_Q, TOKENS, "test", {})
-  outside.save(path)
+  table._make_table(keys_Q, TOKENS, "test", {}).save(path)
   with pytest.raises(DataError, match="does not match its fingerprint"):
     SynonymTable.load(path)
-
-
-def test_damaged_files_and_other_formats_are_refused(tmp_path):
-  path = tmp_path / NAME
-  with pytest.raises(DataError, match="synonyms.* cannot be .*No such file"):
-    SynonymTable.load(path)
-  build().save(path)
-  for damaged, reason in damaged_tables(path.read_bytes(), *read_saved(path)):
-    path.write_bytes(damaged)
-    with pytest.raises(DataError, match="cannot be read") as caught:
-      SynonymTable.load(path, TOKENS)
-    assert reason in str(caught.value) and str(path) in str(caught.value)
 
 
 def test_large_files_and_devices_are_refused_before_they_are_read(tmp_path):
@@ -260,28 +240,23 @@ def test_a_table_beside_another_vocabulary_is_refused(tmp_path):
     build().arrays(tokenizer=tokens)
 
 
-# The real WordNet, and BERT's vocabulary where the real data is available.
-
-
-@pytest.fixture(scope="module")
-def reader(request, tmp_path_factory):
-  """The WordNet that `make test` installed, else that of the real data."""
-  try:
-    return wordnet.open_wordnet()
-  except InputError:
-    data = request.getfixturevalue("real_data")
-  folder = tmp_path_factory.mktemp("wordnet")
-  with tarfile.open(data / "wordnet/wordnet-3.0-nltk-layout.tar.xz") as file:
-    file.extractall(folder, filter="data")
-  return wordnet.open_wordnet(str(folder))
-
-
 def test_words_that_are_not_stop_words_may_have_synonyms():
   assert len(STOP_WORDS) == 179
   assert {"i", "in", "wouldn't", "the"} <= STOP_WORDS
   tokens = ["house", "in", "In", "[", "[]", "#", "[MASK]", "##s", ""]
   may_V = may_have_synonyms(tokens, {"in"})
   assert may_V.tolist() == [1, 0, 0, 1, 1, 1, 0, 0, 0]
+
+
+# The real WordNet, and BERT's vocabulary where the real data is available.
+
+
+@pytest.fixture(scope="module")
+def reader(real_data, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("wordnet")
+  with tarfile.open(real_data / "wordnet/wordnet-3.0-nltk-layout.tar.xz") as x:
+    x.extractall(folder, filter="data")
+  return wordnet.open_wordnet(str(folder))
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def prepare(
 
 
 def make_plan(
-  data: Data, length: int, open_wordnet: Callable[[str], Any] | None = None
+  data: Data, length: int, open_wordnet: Callable[[], Any] | None = None
 ) -> Plan:
   """Checks options and chooses the folder; reads no text, writes nothing.
 

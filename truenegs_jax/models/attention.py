@@ -1,19 +1,13 @@
 """Self-attention inside documents, by XLA or by a fused kernel.
 
-implementation, reason = attention.choose(
-  "auto", model.roles.values(), mesh, length=512, check=True
-)
-# For training steps only:
-model = encoder.replace_configs(model, attention=implementation)
-
 mask = attention.make_mask(implementation, documents_BxL)  # once for all layers
 mixed = attention.attend(query, key, value, mask, keys_B, rate=0.1, site=1)
 
 A token attends to the tokens of its own document. Padding is document 0 and
 attends to padding, so that no softmax is over nothing.
 
-Models are built with `XLA`, which runs everywhere and is the reference for the
-others. `choose` takes one for the devices of a training, and checks it there.
+Models are built with `XLA`, which runs everywhere. `choose` takes another for
+the devices of a training, and checks it there.
 """
 
 import dataclasses
@@ -73,13 +67,7 @@ class AttentionMask:
 def make_mask(
   implementation: Implementation, documents_BxL: Array, window: int = 0
 ) -> AttentionMask:
-  """Builds the mask of a batch, for XLA if a mesh does not divide the rows.
-
-  A token attends to tokens at most `window` positions away; 0: to any.
-  """
-  mesh = implementation.mesh  # the parameters are initialized with one row
-  if mesh and len(documents_BxL) % mesh.shape[mesh.axis_names[0]]:
-    implementation = XLA
+  """Builds the mask of a batch; a token sees `window` positions, 0: all."""
   allowed_Bx1xLxL = None
   if implementation.name == "xla":
     allowed_Bx1xLxL = same_document(documents_BxL, window)
@@ -138,9 +126,8 @@ def _map_slices(
 ) -> Array:
   """Applies a function of a batch to a quarter of its rows at a time.
 
-  On a CPU, XLA computes a batched product on one core but independent products
-  in parallel, and the scores of a quarter fit into the caches. With fewer
-  attention scores than MIN_SCORES the batch is not split.
+  On a CPU, XLA computes a batched product on one core, but independent products
+  in parallel. With fewer scores than MIN_SCORES the batch is not split.
   """
   num_rows = next(len(x) for x in arrays if x is not None)
   num_parts = min(4, num_rows) if num_scores >= MIN_SCORES else 1
@@ -222,7 +209,7 @@ def choose(
   platform: str = "",
   check: bool = False,
 ) -> tuple[Implementation, str]:
-  """Chooses one implementation for all networks of a training.
+  """Chooses one implementation for all networks; says which one, and why.
 
   Args:
     choice: one of CHOICES; "auto" is the platform's own if its conditions are
@@ -233,9 +220,6 @@ def choose(
     platform: of the devices, for a compiler that has none.
     check: runs the kernel on the devices, and takes "xla" if it does not run or
       its numbers are wrong.
-
-  Returns:
-    The implementation, and a line with its name and why it was chosen.
   """
   platform = platform or get_platform(mesh.devices.flat[0])
   own = PLATFORMS.get(platform, "xla")
@@ -321,12 +305,9 @@ def kernel_error(
   """Measures the error of a kernel, compared with XLA in f32.
 
   `shape` is B, L, H, S. Of each four rows one is full; the others have padding,
-  the last one after a single token. Both drop the same units.
-
-  Returns:
-    The largest error of the result and of three gradients, each relative to the
-    largest entry, of real tokens: an f32 scalar. NaN if any entry, also of
-    padding, is not finite.
+  the last one after a single token. Both drop the same units. The result is the
+  largest error of outputs and gradients of real tokens, relative to the largest
+  entry, or NaN if any entry, also of padding, is not finite.
   """
   rows, length, *_ = shape
   arrays = [

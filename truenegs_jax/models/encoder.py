@@ -124,15 +124,6 @@ def backbone_fields(name: str) -> Mapping[str, Any]:
   return getattr(load_backbone(name), "FIELDS", {})
 
 
-def variant_sizes(backbone: str, variant: str) -> dict[str, int]:
-  """Returns the sizes of a name in the backbone's VARIANTS; none of "init"."""
-  variants = load_backbone(backbone).VARIANTS
-  if variant == FROM_WEIGHTS:
-    return {}
-  one_of("model.variant", variant, [*variants, FROM_WEIGHTS])
-  return dict(variants[variant])
-
-
 def find_family(width: int) -> str:
   """Returns the name in FAMILY for a width: base from 768, large from 1,024."""
   return FAMILY[(width >= 768) + (width >= 1024)]
@@ -143,9 +134,12 @@ def make_network_config(
 ) -> EncoderConfig:
   """Builds a network's config: the sizes of a variant, updated by `fields`.
 
-  A theta of rotary positions that is 0 stays at its default.
+  The variant "init" has no sizes. A theta of rotary positions that is 0 stays
+  at its default.
   """
-  own = {**backbone_fields(backbone), **variant_sizes(backbone, variant)}
+  variants = {**load_backbone(backbone).VARIANTS, FROM_WEIGHTS: {}}
+  one_of("model.variant", variant, variants)
+  own = {**backbone_fields(backbone), **variants[variant]}
   for name, value in fields.items():
     if value or not name.endswith("rope_theta"):
       own[name] = value
@@ -161,10 +155,9 @@ def make_generator_config(
   """Builds the config of a generator for a discriminator.
 
   `sizes` are width, layers, heads and ffn. One that is 0 is derived: the width
-  is the discriminator's, scaled by `multiplier`; heads have 64 units and ffn is
-  4 widths, as in ELECTRA (`run_pretraining.py:get_generator_config`). If the
-  backbone does not project embeddings, 0 halves the layers, as in DeBERTaV3,
-  and other sizes are the discriminator's.
+  is scaled by `multiplier`; heads have 64 units and ffn is 4 widths, as in
+  ELECTRA (`run_pretraining.py:get_generator_config`). If the backbone does not
+  project embeddings, layers are halved, as in DeBERTaV3, and no others change.
   """
   if len(sizes) != 4:
     raise InputError(
@@ -192,19 +185,19 @@ def make_generator_config(
 
 def _check_heads(network: str, config: EncoderConfig) -> EncoderConfig:
   """Returns the config, or raises InputError if its width does not fit."""
-  if config.width != config.embedding_size and not config.projects:
+  c = config
+  if c.width != c.embedding_size and not c.projects:
     raise InputError(
-      f"{network}: width={config.width} is not embedding_size="
-      f"{config.embedding_size}, but this model.backbone has no projection. Set"
+      f"{network}: width={c.width} is not embedding_size={c.embedding_size},"
+      " but this model.backbone has no projection. Set"
       " --config.generator.multiplier=1, or equal sizes."
     )
-  if config.width < 1 or config.width % config.heads:
+  if c.width < 1 or c.width % c.heads:
     raise InputError(
-      f"{network}: {config.heads} heads do not divide a width of"
-      f" {config.width}. Choose another width, number of heads or"
-      " generator.multiplier."
+      f"{network}: {c.heads} heads do not divide a width of {c.width}. Choose"
+      " another width, number of heads or generator.multiplier."
     )
-  return config
+  return c
 
 
 def replace_configs(model: Model, **changed: Any) -> Model:
@@ -240,8 +233,7 @@ class Embeddings(nn.Module):
   ) -> Array:
     """Returns the embedded tokens, `[B, L, E]` of `config.dtype`.
 
-    `words_BxLxE` are the tokens' rows of the word table, if already gathered
-    together with others: one gather has one scatter as its gradient.
+    `words_BxLxE` are the tokens' rows of the word table, if already gathered.
     """
     c = self.config
     if words_BxLxE is None:
@@ -301,8 +293,7 @@ def project_to_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
   """Projects embeddings to a network's width; the caller owns `project`."""
   if config.embedding_size == config.width:
     return embedded_BxLxE
-  # ELECTRA uses TF's default initializer here.
-  init = nn.initializers.glorot_uniform()
+  init = nn.initializers.glorot_uniform()  # TF's default, kept by ELECTRA
   return layers.Dense(
     config.width, kernel_init=init, dtype=config.dtype, name="project"
   )(embedded_BxLxE)
@@ -388,8 +379,7 @@ def classifier_initializer(
 class Pooler(nn.Module):
   """BERT's pooler, tanh(dense([CLS])), and its next-sentence classifier.
 
-  Pre-training does not train them. It carries them from a released checkpoint
-  to the export, for tasks that start from the pooler.
+  Pre-training carries them from a released checkpoint to the export.
   """
 
   config: EncoderConfig

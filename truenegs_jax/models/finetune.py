@@ -6,11 +6,8 @@
   logits_BxC = model.apply({"params": params}, inputs, keys_B,
                            method="logits")
 
-Parameters of the network and of BERT's pooler (`pooled`) have the same paths as
-in pre-training; the head is under `task_head`.
-
-In shape suffixes, C is the number of outputs of a head: classes, or 1 for a
-score.
+Parameters have the same paths as in pre-training, the head's `task_head`. In
+shape suffixes, C is the number of outputs of a head.
 """
 
 import dataclasses
@@ -42,9 +39,8 @@ class TaskHead(nn.Module):
   In pre-norm networks all are ModernBERT's: dense, gelu, norm, dropout, dense.
 
   `kind` is "dense": two dense layers with gelu in between, like Hugging Face's
-  ElectraClassificationHead; "pooler": one on the output of BERT's pooler, which
-  is not part of this module (BERT's `run_classifier.py`); or "spans": one
-  without dropout (BERT's `run_squad.py`).
+  ElectraClassificationHead; "pooler": one on the output of BERT's pooler; or
+  "spans": one without dropout (BERT's `run_squad.py`).
   """
 
   config: encoder.EncoderConfig

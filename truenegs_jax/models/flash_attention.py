@@ -5,10 +5,10 @@ only, and the backward pass computes the scores again (Dao et al. 2022,
 "FlashAttention"; Dao 2023, "FlashAttention-2"). A query's weights are a line of
 `rng.dropout`, which drops the same weights, whatever the tiles or the mesh.
 
-The kernels are written in Pallas, once for both platforms; `_run` knows how
-they differ, and Pallas is imported when a kernel is traced. A program computes
-one block of one head: it keeps this *fixed* block and streams the blocks of the
-other side past it, so that a tile of scores is [fixed, streamed].
+The kernels are written in Pallas, which is imported when one is traced. A
+program computes one block of one head: it keeps this *fixed* block and streams
+the blocks of the other side past it, so that a tile of scores is [fixed,
+streamed].
 
 In shape suffixes, F and T are tokens of a fixed and of a streamed block.
 """
@@ -37,21 +37,13 @@ LOG2_E = math.log2(math.e)  # scores are in units of log 2, for exp2
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """The values with which a kernel is compiled.
+  """The values with which a kernel is compiled."""
 
-  Attributes:
-    length: tokens of a row, without those added to fill a block.
-    rate: of dropout.
-    window: largest distance of a query and its keys; 0: any.
-    platform: "cuda" or "tpu".
-    interpret: runs without such a device, slowly.
-  """
-
-  length: int
-  rate: float = 0.0
-  window: int = 0
-  platform: str = "tpu"
-  interpret: bool = False
+  length: int  # tokens of a row, without those added to fill a block
+  rate: float = 0.0  # of dropout
+  window: int = 0  # largest distance of a query and its keys; 0: any
+  platform: str = "tpu"  # or "cuda"
+  interpret: bool = False  # runs without such a device, slowly
 
 
 class Blocks(NamedTuple):
@@ -87,24 +79,20 @@ def attend(
   length = query_BxLxHxS.shape[1]
   filled = padded_length(settings)
 
-  def pad(x: Array, value: int = 0) -> Array:
-    widths = [(0, 0), (0, filled - length)] + [(0, 0)] * (x.ndim - 2)
+  def pad(x: Array, axis: int, value: int = 0) -> Array:
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, filled - length)
     return jnp.pad(x, widths, constant_values=value)
 
-  def swap_heads(x: Array) -> Array:
-    # A TPU's tiles are the last two axes.
-    return jnp.swapaxes(x, 1, 2) if settings.platform == "tpu" else x
-
-  documents_Bx1xL = pad(documents_BxL, -1)[:, None]
+  # Tiles are the last two axes.
   qkv = (
-    swap_heads(pad(x)) for x in (query_BxLxHxS, key_BxLxHxS, value_BxLxHxS)
+    pad(jnp.swapaxes(x, 1, 2), axis=2)
+    for x in (query_BxLxHxS, key_BxLxHxS, value_BxLxHxS)
   )
-  words_2xBxHx1xL = (
-    jnp.pad(x, ((0, 0), (0, 0), (0, filled - length)))[:, :, None]
-    for x in words
-  )
+  documents_Bx1xL = pad(documents_BxL, axis=1, value=-1)[:, None]
+  words_2xBxHx1xL = (pad(x, axis=2)[:, :, None] for x in words)
   mixed = _attend(settings, documents_Bx1xL, *words_2xBxHx1xL, *qkv)
-  return swap_heads(mixed)[:, :length]
+  return jnp.swapaxes(mixed, 1, 2)[:, :length]
 
 
 def padded_length(settings: Settings) -> int:
@@ -152,8 +140,6 @@ def _backward_rule(
   delta = jnp.sum(
     mixed.astype(jnp.float32) * cotangent.astype(jnp.float32), axis=-1
   )
-  if settings.platform == "cuda":
-    delta = jnp.swapaxes(delta, 1, 2)
   # The kernel scales its results instead of each weight that is kept.
   delta_BxHx1xL = delta[:, :, None] * (1 - settings.rate)
   inputs = *arrays, cotangent, lse, delta_BxHx1xL
@@ -181,9 +167,6 @@ def _run(
   if settings.platform == "tpu":
     from jax.experimental.pallas import tpu
 
-    units = pl.BlockSpec(
-      (None, None, length, width), lambda b, h, _: (b, h, 0, 0)
-    )
     params: Any = tpu.CompilerParams(
       dimension_semantics=("parallel", "parallel", "arbitrary"),
       # All keys of a row are on chip; the default of 2^24 is too little then.
@@ -192,10 +175,10 @@ def _run(
   else:
     from jax.experimental.pallas import triton
 
-    units = pl.BlockSpec(
-      (None, length, None, width), lambda b, h, _: (b, 0, h, 0)
-    )
     params = triton.CompilerParams(num_warps=GPU_WARPS, num_stages=2)
+  units = pl.BlockSpec(
+    (None, None, length, width), lambda b, h, _: (b, h, 0, 0)
+  )
   line = pl.BlockSpec((None, None, 1, length), lambda b, h, _: (b, h, 0, 0))
   document_line = pl.BlockSpec((None, 1, length), lambda b, h, _: (b, 0, 0))
   in_specs = [document_line, line, line, units, units, units]
@@ -206,9 +189,6 @@ def _run(
     in_specs += [units, line, line]
     results = [(like, units)] * 3
   out_shape, out_specs = zip(*results, strict=True)
-  name = kernel.__name__
-  if settings.window:
-    name += f"_window{settings.window}"
   return pl.pallas_call(
     functools.partial(kernel, settings, blocks),
     grid=(rows, heads, length // blocks.fixed),
@@ -216,7 +196,7 @@ def _run(
     out_specs=out_specs,
     out_shape=out_shape,
     compiler_params=params,
-    name=name,
+    name=kernel.__name__,
     interpret=settings.interpret,
   )(*arrays)
 

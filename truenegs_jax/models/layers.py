@@ -17,9 +17,8 @@ Array = jax.Array
 class Dense(nn.Dense):
   """`flax.linen.Dense` with f32 parameters and a faster product on CPUs.
 
-  With `parts` it is a sequence of as many layers without biases, in one
-  product: its kernel is `[D, parts, features]`, of which a mesh splits each
-  part.
+  With `parts` it is as many layers without biases, in one product: its kernel
+  is `[D, parts, features]`, of which a mesh splits each part.
   """
 
   parts: int = 0
@@ -126,16 +125,15 @@ def run_layers(
   """Runs the layers `layer_0`, `layer_1`, ... of a network in sequence.
 
   With `remat` a layer keeps little, and the backward pass computes the rest
-  again (Chen et al. 2016, "Training deep nets with sublinear memory cost").
-  With `scan` the layers are a loop over their stacked parameters: XLA compiles
-  one layer instead of N, but the parameters and their gradient are copied.
+  again (Chen et al. 2016). With `scan` the layers are a loop over their stacked
+  parameters: XLA compiles one layer instead of N, but parameters and gradients
+  are copied.
 
   Args:
-    network: the module whose compact method is running. Its `config` has the
-      number of `layers`, `remat` and `scan`.
+    network: the module whose compact method is running.
     layer: `layer(config)(x_BxLxD, keys_B, first_site, *shared)` returns the
-      next `x_BxLxD`. `first_site`, an integer or a scalar array, is the first
-      of its SITES_PER_LAYER dropout sites. If layers differ, a list of all.
+      next `x_BxLxD`. `first_site` is the first of its SITES_PER_LAYER dropout
+      sites. If layers differ, a list of all.
     x_BxLxD: input of the first layer; the result is the last one's output.
     keys_B: of dropout, one per row.
     *shared: trees of arrays that are the same for all layers (the mask).

@@ -1,25 +1,19 @@
 """ModernBERT's encoder: pre-norm, rotary positions, gated layers, windows.
 
-To write another backbone, copy this file, change what differs, and train it
-with `--config.model.backbone=MODULE`. A backbone exposes:
+A backbone (docs/how_to/add_backbone.md) exposes:
 
-* `Embeddings(config)(inputs, keys_B, words_BxLxE=None)` -> `[B, L, E]`,
-  f32 or `config.dtype`, after a norm. `words_BxLxE` are rows of the word table,
-  if already gathered; the attribute `word_VxE` is this table, which the output
-  layer shares. ELECTRA's networks share the embeddings but not their width:
-  embeddings are `embedding_size` wide, and each network starts with
-  `encoder.project_to_width`.
-* `Encoder(config)(embedded_BxLxE, documents_BxL, keys_B)` ->
-  `[B, L, D]` of `config.dtype`. Tokens attend to their own document only.
+* `Embeddings(config)(inputs, keys_B, words_BxLxE=None)` -> `[B, L, E]` after a
+  norm. The attribute `word_VxE` is the word table, of which `words_BxLxE` are
+  rows, if already gathered. ELECTRA's networks share the embeddings and start
+  with `encoder.project_to_width`.
+* `Encoder(config)(embedded_BxLxE, documents_BxL, keys_B)` -> `[B, L, D]` of
+  `config.dtype`. Tokens attend to their own document only.
 * `VARIANTS`: name -> sizes, which are fields of `encoder.EncoderConfig`.
 * `FIELDS`, optionally: its other fields that have another value than BERT's.
-* Its names in Hugging Face's transformers, if it has any, are in
-  weights/hf_names.py.
 
 Dropout sites are numbers, unique in a network: 0 in the embeddings, and those
-that `layers.run_layers` passes to each layer. `run_layers` also implements
-`remat` and `scan`. Weight decay skips parameters named `bias` or `scale`.
-tests/models/test_backbones.py tests each backbone of this folder.
+that `layers.run_layers` passes to each layer. Weight decay skips parameters
+named `bias` or `scale`.
 
 In shape suffixes, Z = S / 2 is the number of pairs of units of a head.
 
@@ -166,12 +160,11 @@ def make_rotations(
 
 
 def rotate(x_BxLxHxS: Array, cos_BxLx1xZ: Array, sin_BxLx1xZ: Array) -> Array:
-  """Rotates pairs of units by angles that grow with the position.
+  """Rotates pairs of units by angles that grow with the position, in f32.
 
   The dot product of two rotated vectors depends on the distance of their
-  positions only. Unit i is paired with unit i + Z; in the paper pairs are
-  neighbours, which is only another order. If S is odd, the last unit does not
-  change. Products are f32.
+  positions only. Unit i is paired with unit i + Z. If S is odd, the last unit
+  does not change.
   """
   pairs = cos_BxLx1xZ.shape[-1]
   first, second, rest = jnp.split(x_BxLxHxS, (pairs, 2 * pairs), axis=-1)

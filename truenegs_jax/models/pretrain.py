@@ -31,8 +31,7 @@ OWN = {"disentangled": "discriminator_delta", "none": "discriminator_own"}
 class MlmHead(nn.Module):
   """The head of BERT's masked language model and of ELECTRA's generator.
 
-  It computes vectors, LayerNorm(gelu(dense(x))), as wide as the embeddings. The
-  logits are vectors word^T + `bias_V`.
+  The logits are vectors word^T + `bias_V`, of LayerNorm(gelu(dense(x))).
   """
 
   config: encoder.EncoderConfig
@@ -69,9 +68,8 @@ class DetectionHead(nn.Module):
 class MaskedLanguageModel(nn.Module):
   """Base of both models: the methods of the network that predicts slots.
 
-  Subclasses have the submodules `<role>`, `<role>_head` and `embeddings`.
-  `tokenizer` is that of `load`, with which `fill_masks` and `export_model`
-  compare theirs; None, as of `make_bert`, compares only sizes.
+  Subclasses have the submodules `<role>`, `<role>_head` and `embeddings`. With
+  their `tokenizer`, that of `load` or None, others compare theirs.
   """
 
   mlm_role: ClassVar[str]  # the role of this network
@@ -148,12 +146,11 @@ class ElectraPair(MaskedLanguageModel):
   ... }
   >>> logits_BxL = pair.bind({"params": params}).detect_logits(inputs, None)
 
-  They share the embedding block with its layer norm, and the generator's output
-  layer uses the word table. Each network projects the embeddings to its width.
-  This is the `sharing` "full". With "none", each network has its own block.
-  With "disentangled", the discriminator's tables are those of the generator
-  plus differences, which are 0 at first; its loss trains only the differences,
-  and its norm is its own (He et al. 2021, "DeBERTaV3", section 3.3).
+  With the `sharing` "full" they share the embedding block with its layer norm,
+  with "none" each network has its own. With "disentangled", the discriminator's
+  tables are those of the generator plus differences, which are 0 at first; its
+  loss trains only the differences, and its norm is its own (He et al. 2021,
+  "DeBERTaV3", section 3.3).
   """
 
   mlm_role: ClassVar[str] = "generator"
@@ -226,8 +223,7 @@ class BertMlm(MaskedLanguageModel):
   >>> bound.generate_logits(inputs, positions_BxK, None).shape
   (1, 2, 70)
 
-  `pooler` adds the pooler and the next-sentence classifier of a released
-  checkpoint. They are carried from init to export and not trained.
+  `pooler` adds `encoder.Pooler`, which is carried from init to export.
   """
 
   mlm_role: ClassVar[str] = "bert"
@@ -283,10 +279,9 @@ def make_electra(
   Args:
     variant: a name in the backbone's VARIANTS, or "init" if `overrides` have
       all sizes.
-    generator_multiplier: width of the generator over the discriminator's (1/4
-      for small and large, 1/3 for base; Clark et al. 2020, table 6).
-    generator_sizes: width, layers, heads and ffn of the generator; 0 follows
-      from the discriminator.
+    generator_multiplier: width of the generator over the discriminator's.
+    generator_sizes: its width, layers, heads and ffn; 0 follows from the
+      discriminator.
     sharing: of embeddings, as in `ElectraPair`.
     **overrides: fields of `encoder.EncoderConfig` (width, dropout, ...).
   """

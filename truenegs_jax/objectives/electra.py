@@ -41,11 +41,8 @@ def detection_loss(
   >>> round(float(total / count), 4)
   0.0001
 
-  Args:
-    detect_BxL: f32 logits (Clark et al. 2020, section 3.1).
-    replaced_BxL: the target: 0 where the sample equals the original token, else
-      1, or a probability between.
-    real_BxL: bool or 0 and 1; 0 for padding.
+  `detect_BxL` are f32 logits (Clark et al. 2020, section 3.1), and the target
+  `replaced_BxL` is from 0 (original) to 1. `real_BxL` is 0 for padding.
   """
   loss_BxL = optax.sigmoid_binary_cross_entropy(
     detect_BxL, replaced_BxL.astype(jnp.float32)
@@ -79,23 +76,17 @@ def electra_terms(
   >>> value, grads = jax.jit(jax.value_and_grad(loss))(params, batch, aux)
 
   The losses are sums, which the training step divides by their counts, once,
-  over the global batch:
-
-  * `mlm`: cross-entropy of the generator over the slots that hard correction
-    keeps (Zhang et al. 2023, equation 2); (0, 0) if it keeps none.
-  * `detect`: binary cross-entropy of the discriminator over all real tokens
-    (Clark et al. 2020, section 3.1).
-  * `soft`: 1 - cosine of gold and prediction over all slots (Zhang et al. 2023,
-    equation 3); computed if it is weighted, and always in evaluation.
-  * `sentence`: KL(H_p || H_s) over all real tokens (section 5), if weighted.
+  over the global batch: those of `mlm.slot_terms`; `detect`, the binary
+  cross-entropy of the discriminator over all real tokens; `soft` over all slots
+  (Zhang et al. 2023, equation 3), if it is weighted, and always in evaluation;
+  and `sentence` over all real tokens (section 5), if it is weighted.
 
   Args:
-    params: of `model`, an unbound module such as `pretrain.ElectraPair`.
+    params: of `model`, an unbound module with the methods of `ElectraPair`.
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
-    aux: device arrays that are not parameters: the synonym table; `edges_V`
-      (of `word_edges`) for `options.strict_subword`.
-    model: has the methods of `pretrain.ElectraPair`.
+    aux: the synonym table, and `edges_V` for `options.strict_subword`.
+    model: the networks.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.
 

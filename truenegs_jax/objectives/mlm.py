@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from truenegs_jax.config.losses import check_entries
+from truenegs_jax.config.losses import check_entries, check_smoothing
 from truenegs_jax.objectives import masking, negatives, soft_regularization
-from truenegs_jax.objectives import smoothing as smoothing_lib
 from truenegs_jax.objectives.slot_predictions import (
   Batch,
   Options,
@@ -58,8 +57,8 @@ def mlm_loss(
     gold_BxK: int32; -100, or any number below 0, for no slot.
     weight_BxK: 1 for a slot in use, else 0; None for 1.
     table: `SynonymTable.arrays`, which corrects; None for the plain loss.
-    words_BxK: result of `is_whole_word`: other slots are neither corrected nor
-      smoothed (footnote 5), as in `truenegs main`. None: all slots are.
+    words_BxK: result of `is_whole_word`; only these slots are corrected and
+      smoothed (footnote 5). None: all slots are.
     smoothing: share of the target for synonyms; needs `table.arrays("ids")`.
     smoothing_by: "uniform", "model", "balanced" or "set".
   """
@@ -76,9 +75,9 @@ def mlm_loss(
     logits_BxKxV, gold_BxK
   )
   if smoothing:
-    tokens_BxKxS = smoothing_lib.list_tokens(table or {}, gold_BxK)
+    tokens_BxKxS = negatives.list_synonyms(table or {}, gold_BxK)
     listed_BxKxS = jnp.take_along_axis(logits_BxKxV, tokens_BxKxS, axis=-1)
-    change_BxK = smoothing_lib.loss_change(
+    change_BxK = smoothing_change(
       listed_BxKxS, tokens_BxKxS, table or {}, smoothing, smoothing_by
     )
     loss_BxK += jnp.where(open_BxK, change_BxK, 0.0)
@@ -170,8 +169,7 @@ def slot_terms(
   These are `mlm`, the loss over the slots that hard correction keeps (Zhang et
   al. 2023, equation 2), and `_corrected_shares`; `mlm_uncorrected`, the plain
   cross-entropy of all slots, if it differs; in evaluation `mlm_hidden`, that of
-  the slots that show [MASK]; and `pair_cosine`, which detects a collapse of the
-  embeddings. Further terms of both objectives belong here.
+  slots that show [MASK]; and `pair_cosine`. Terms of both models belong here.
   """
   terms: Terms = {}
   kept_BxK = weight_BxK = predictions.slots.weight_BxK
@@ -185,7 +183,9 @@ def slot_terms(
     drop_keys_B = rng.purpose_keys(keys_B, rng.DROP)
     uniform_BxK = rng.uniform(drop_keys_B, weight_BxK.shape[1:])
     kept_BxK *= uniform_BxK >= options.drop_prob
-  loss_BxK = _slot_losses(batch, predictions, aux, options)
+  loss_BxK = predictions.loss_BxK
+  if options.smoothing:
+    loss_BxK += _smoothing_terms(batch, predictions, aux, options)
   terms["mlm"] = weighted_sum(loss_BxK, kept_BxK)
   if options.hard_correction or options.smoothing or options.drop_prob:
     terms["mlm_uncorrected"] = weighted_sum(predictions.loss_BxK, weight_BxK)
@@ -237,16 +237,14 @@ def find_false_negatives(
   return is_false_BxK
 
 
-def _slot_losses(
+def _smoothing_terms(
   batch: Batch,
   predictions: SlotPredictions,
   aux: negatives.Aux,
   options: Options,
 ) -> Array:
-  """Returns the loss `[B, K]` of each slot: the smoothed cross-entropy."""
-  if not options.smoothing:
-    return predictions.loss_BxK
-  change_BxK = smoothing_lib.loss_change(
+  """Returns what smoothing adds to the loss of whole words, `[B, K]`."""
+  change_BxK = smoothing_change(
     predictions.listed_logits_BxKxS,
     predictions.listed_BxKxS,
     aux,
@@ -257,7 +255,52 @@ def _slot_losses(
     positions_BxK = predictions.slots.positions_BxK
     words_BxK = is_whole_word(batch, positions_BxK, aux["edges_V"])
     change_BxK = jnp.where(words_BxK, change_BxK, 0.0)
-  return predictions.loss_BxK + change_BxK
+  return change_BxK
+
+
+def smoothing_change(
+  logits_BxKxS: Array,
+  tokens_BxKxS: Array,
+  aux: negatives.Aux,
+  share: float,
+  by: str,
+) -> Array:
+  """Returns what smoothing adds to the cross-entropy of each slot, `[B, K]`.
+
+  A share of the target moves from the gold token to its synonyms. With logits
+  z, p = softmax(z), a gold token g, its synonyms N and the share e, these are
+
+    uniform   e (z[g] - mean of z[N]): every synonym gets the same
+    model     e (z[g] - logsumexp of z[N + g]): as much as the model gives it
+    balanced  e times the sum over s of q[s] log(p[g] / (p[g] + p[s])), which is
+              strictly proper for every lexicon
+    set       z[g] - logsumexp of z[N + g]: the loss is -log p[N + g]
+
+  `rates_VxS` of a table has q, 1 / the longer of the two tokens' lists. Only
+  the listed logits are read. See docs/explanation/proper_corrections.md.
+
+  `tokens_BxKxS` are the result of `negatives.list_synonyms`. For "balanced",
+  `aux` is `SynonymTable.arrays(rates=True)`.
+  """
+  check_smoothing(share, by)
+  gold_BxKx1 = tokens_BxKxS[..., :1]
+  is_synonym_BxKxS = tokens_BxKxS != gold_BxKx1
+  if by in ("model", "set"):
+    in_set_BxKxS = is_synonym_BxKxS.at[..., 0].set(True)
+    log_set_BxK = jax.nn.logsumexp(logits_BxKxS, axis=-1, where=in_set_BxKxS)
+    return share * (logits_BxKxS[..., 0] - log_set_BxK)
+  margin_BxKxS = logits_BxKxS[..., :1] - logits_BxKxS
+  if by == "uniform":
+    sum_BxK = jnp.where(is_synonym_BxKxS, margin_BxKxS, 0.0).sum(axis=-1)
+    return share * sum_BxK / jnp.maximum(is_synonym_BxKxS.sum(axis=-1), 1)
+  if "rates_VxS" not in aux:
+    raise InputError(
+      "smoothing_by='balanced' needs the rates of a synonym table. Pass"
+      " table.arrays(rates=True)."
+    )
+  rates_BxKxS = jnp.asarray(aux["rates_VxS"])[gold_BxKx1[..., 0]]
+  choice_BxKxS = jax.nn.log_sigmoid(margin_BxKxS[..., 1:])
+  return share * (rates_BxKxS * choice_BxKxS).sum(axis=-1)
 
 
 def _corrected_shares(false_BxK: Array, predictions: SlotPredictions) -> Terms:

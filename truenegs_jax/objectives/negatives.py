@@ -1,9 +1,8 @@
 """Finds false negatives in a synonym table, and builds a table of embeddings.
 
 On the device a table is a bit matrix `bits_VxW` (uint32), or lists `ids_VxS`
-(int32, padded with -1). A table from a lexicon is fixed before the first step.
-The model's own table, which the paper does not have, lists the tokens of the
-closest embeddings and changes with them.
+(int32, padded with -1). The model's own table, which the paper does not have,
+lists the tokens of the closest embeddings and changes with them.
 """
 
 from collections.abc import Mapping
@@ -11,6 +10,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 Aux = Mapping[str, Array | np.ndarray]  # result of `SynonymTable.arrays`
@@ -41,12 +42,25 @@ def false_negatives(aux: Aux, gold_BxK: Array, predicted_BxK: Array) -> Array:
   In a jitted function, pass the arrays of the table as arguments: a constant of
   116 MB would be compiled into it.
 
-  Args:
-    aux: the table (`SynonymTable.arrays`).
-    gold_BxK, predicted_BxK: int32 ids of one shape, also that of the result.
+  `aux` is the table (`SynonymTable.arrays`). The int32 ids have one shape.
   """
   listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
   return listed_BxK & (predicted_BxK != gold_BxK)
+
+
+def list_synonyms(aux: Aux, gold_BxK: Array) -> Array:
+  """Lists the gold token and its synonyms, int32 `[B, K, S]`.
+
+  The gold token is the first, and stands where a list has ended.
+  """
+  if "ids_VxS" not in aux:
+    raise InputError(
+      "Smoothing needs the lists of a synonym table. Pass table.arrays('ids')."
+    )
+  gold_BxKx1 = gold_BxK[..., None]
+  ids_BxKxS = jnp.asarray(aux["ids_VxS"])[gold_BxK]
+  ids_BxKxS = jnp.where(ids_BxKxS < 0, gold_BxKx1, ids_BxKxS)
+  return jnp.concatenate([gold_BxKx1, ids_BxKxS], axis=-1)
 
 
 def neighbour_ids(
@@ -60,17 +74,13 @@ def neighbour_ids(
   """Lists the nearest tokens of each token, by cosine of embeddings in f32.
 
   Of equal cosines the smaller id is nearer. A row that is zero or not finite
-  has no neighbours and is no neighbour. There is no gradient.
-
-  Another mesh or kind of device sums a cosine in another order, which changes
-  it by some 1e-6. Neighbours this close to each other or to the threshold may
-  then change places, appear or disappear. For the same table on every mesh of
-  one kind of device, gather `table_VxE` first.
+  has no neighbours and is no neighbour. There is no gradient. Another mesh sums
+  cosines in another order, which may change what is as close as 1e-6: gather
+  `table_VxE` first.
 
   Args:
     table_VxE: embeddings, floats.
-    words_V: the class of each token; neighbours are of one class, and tokens of
-      class 0 have none and are none.
+    words_V: the class of each token and its neighbours; 0 has and is none.
     top: the most neighbours of a token, at least 1.
     threshold: the least cosine of a neighbour.
     cells: the most cosines in memory, but at least those of one token.

@@ -1,18 +1,11 @@
 """Computes cross-entropy, argmax and sample of the output layer in one pass.
 
 All M = B * K slots of a batch are computed together. The vocabulary is split
-into C blocks of W columns, and each softmax is computed in two levels:
-
-* The maxima of the blocks give the largest logit and the block of the likeliest
-  token.
-* The sums of exp over the blocks give the normalizer and the block of the
-  sampled token.
-
-Only one block per slot is then read again, and neither noise nor indices are as
-large as the logits. The gradient of the logits, softmax - one-hot and that of
-the listed logits, is used in the products with vectors and table only. With
-`chunk`, the logits of only that many slots are in memory, and the backward pass
-computes them again. Each chunk has slots of all rows: none changes its device.
+into C blocks of W columns. The maxima of the blocks give the block of the
+likeliest token, and the sums of exp the normalizer and the block of the sampled
+token, so that only one block per slot is read again. With `chunk`, the logits
+of only that many slots are in memory, and the backward pass computes them
+again. Each chunk has slots of all rows: none changes its device.
 """
 
 import dataclasses
@@ -32,7 +25,11 @@ PADDING_BIAS = -1e30  # finite, so that no difference is NaN
 
 @dataclasses.dataclass(frozen=True)
 class SoftmaxOutput:
-  """Loss, tokens and logits of the slots; the tokens have no gradient."""
+  """Loss, tokens and logits of the slots.
+
+  The tokens have no gradient: the discriminator does not train the generator
+  (Clark et al. 2020, section 3.1).
+  """
 
   loss_BxK: Array  # f32, the cross-entropy of the gold tokens
   predicted_BxK: Array  # int32, the likeliest token, the first of equals
@@ -52,13 +49,15 @@ def compute(
 ) -> SoftmaxOutput:
   """Computes loss, prediction and sample of each slot from its vector.
 
+  A sample inverts the cumulative distribution in f32, as half precision
+  distorts the tail: one uniform number chooses the block, and one the column.
+
   Args:
     vectors_BxKxE: float; products have this dtype and sum in f32.
     word_VxE: the output table, f32.
     bias_V: the output bias, f32.
     gold_BxK: int32.
-    keys_B: one typed key per row; a sample depends on the key of its row and
-      its own logits only.
+    keys_B: one typed key per row, on which its samples depend.
     listed_BxKxS: int32, tokens whose logits are returned; None: none.
     chunk: the most slots whose logits are in memory at a time, but at least
       one of each row; 0: all.
@@ -87,31 +86,6 @@ def compute(
 def count_chunks(num_rows: int, num_slots: int, chunk: int) -> int:
   """Returns the number of chunks in which `compute` splits the K slots."""
   return -(-num_slots // max(chunk // num_rows, 1)) if chunk > 0 else 1
-
-
-def predict(logits_BxKxV: Array) -> Array:
-  """Returns the likeliest token of each slot, int32 `[B, K]`; no gradient."""
-  blocks_MxCxW = _constant_blocks(logits_BxKxV)
-  predicted_M = _argmax(blocks_MxCxW, _block_maxima(blocks_MxCxW))
-  *shape, size = logits_BxKxV.shape
-  return jnp.minimum(predicted_M, size - 1).reshape(shape)
-
-
-def sample(logits_BxKxV: Array, keys_B: Array) -> Array:
-  """Draws int32 tokens `[B, K]` from softmax(logits).
-
-  The cumulative distribution is inverted in f32, as half precision distorts the
-  tail: one uniform number chooses the block and one the column. There is no
-  gradient, since the discriminator does not train the generator (Clark et al.
-  2020, section 3.1).
-  """
-  *shape, size = logits_BxKxV.shape
-  uniform_Mx2 = rng.uniform(keys_B, (shape[1], 2)).reshape(-1, 2)
-  blocks_MxCxW = _constant_blocks(logits_BxKxV)
-  top_M = _block_maxima(blocks_MxCxW).max(axis=1)
-  mass_MxC = _block_sums(blocks_MxCxW, top_M)
-  sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2)
-  return jnp.minimum(sampled_M, size - 1).reshape(shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -285,18 +259,6 @@ def _logits(x_MxE: Array, word_VxE: Array, bias_V: Array) -> Array:
     "me,ve->mv", x_MxE, word_VxE, preferred_element_type=jnp.float32
   )
   return logits_MxV + bias_V[None]
-
-
-def _constant_blocks(logits_BxKxV: Array) -> Array:
-  """Returns logits as f32 blocks `[M, C, W]`, without a gradient."""
-  logits_BxKxV = jax.lax.stop_gradient(logits_BxKxV).astype(jnp.float32)
-  size = logits_BxKxV.shape[2]
-  logits_MxV = jnp.pad(
-    logits_BxKxV.reshape(-1, size),
-    ((0, 0), (0, -size % BLOCK)),
-    constant_values=PADDING_BIAS,
-  )
-  return logits_MxV.reshape(len(logits_MxV), -1, BLOCK)
 
 
 def _split_chunks(tree: Any, num_chunks: int) -> Any:

@@ -1,8 +1,6 @@
 """Hides the slots of a batch and predicts them with a masked language model.
 
-`Options` are the recipe of an objective. The paper (Zhang et al. 2023) leaves
-several questions open; each is a field of `ObjectiveConfig`, whose default is
-the most defensible answer.
+`Options` are the recipe of an objective.
 """
 
 import dataclasses
@@ -14,8 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax.config.sections import ObjectiveConfig
-from truenegs_jax.objectives import masking, output_softmax, smoothing
-from truenegs_jax.objectives.negatives import Aux
+from truenegs_jax.objectives import masking, negatives, output_softmax
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -50,7 +47,9 @@ class SlotPredictions:
   loss_BxK: Array  # f32, the uncorrected cross-entropy of the gold tokens
   sampled_BxK: Array  # int32, drawn from the softmax; the discriminator's input
   predicted_BxK: Array  # int32, the likeliest or the sampled tokens
-  listed_BxKxS: Array  # int32, `smoothing.list_tokens`; S = 0 without smoothing
+  listed_BxKxS: (
+    Array  # int32, `negatives.list_synonyms`; S = 0 without smoothing
+  )
   listed_logits_BxKxS: Array  # f32
 
   @property
@@ -64,7 +63,7 @@ def mask_and_predict(
   bound: Any,
   batch: Batch,
   keys_B: Array,
-  aux: Aux,
+  aux: negatives.Aux,
   options: Options,
   *,
   train: bool,
@@ -86,7 +85,7 @@ def mask_and_predict(
   keys_B = purpose_keys(rng.SAMPLE)
   listed_BxKxS = jnp.zeros((*slots.gold_BxK.shape, 0), jnp.int32)
   if options.smoothing:
-    listed_BxKxS = smoothing.list_tokens(aux, slots.gold_BxK)
+    listed_BxKxS = negatives.list_synonyms(aux, slots.gold_BxK)
   word_VxE, bias_V = bound.output_layer()
   # jit drops the outputs that no term uses.
   output = output_softmax.compute(

@@ -1,8 +1,6 @@
 """Soft regularization of words (equation 3) and of sentences (section 5).
 
-The word term is the distance between the embeddings of gold and prediction. The
-sentence term is the divergence between the hidden states of the original and
-the predicted sentence. Equations and sections are those of Zhang et al. 2023.
+Equations and sections are those of Zhang et al. 2023.
 """
 
 from collections.abc import Callable
@@ -96,13 +94,10 @@ def sentence_term(
 ) -> tuple[Array, Array]:
   """Sums KL(H_p || H_s) over real tokens (section 5).
 
-  H_p are the hidden states of the predicted sentence and H_s the hidden states
-  of the original one, a target without a gradient. The paper leaves open
-  whether s is the original or the masked sentence, and where the gradient goes.
-
-  `encode` is `(inputs, keys_B) -> [B, L, D]`. Both passes drop the same units,
-  so that the loss of a correct sentence is 0 up to rounding. `predicted_BxLxD`
-  is H_p, if it was computed before.
+  H_p are the hidden states of the predicted sentence and H_s those of the
+  original one, a target without a gradient. Both passes of `encode` drop the
+  same units, so that the loss of a correct sentence is 0 up to rounding.
+  `predicted_BxLxD` is H_p, if it was computed before.
   """
   if predicted_BxLxD is None:
     tokens_BxL = masking.fill_slots(
@@ -118,9 +113,8 @@ def sentence_term(
 def pair_cosine(bound: Any) -> tuple[Array, Array]:
   """Sums the cosines of random pairs of embeddings, to detect a collapse.
 
-  Soft regularization pulls embeddings together and pushes none apart. The mean
-  is near 0 for a sound table and near 1 for a collapsed one. The pairs are the
-  same at every step.
+  The mean is near 0 for a sound table and near 1 for a collapsed one. The pairs
+  are the same at every step.
   """
   _, bias_V = bound.output_layer()
   shape = 2, NUM_RANDOM_PAIRS

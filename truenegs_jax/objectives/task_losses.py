@@ -34,16 +34,15 @@ def task_terms(
 
   Args:
     params: of `model`, an unbound `finetune.DownstreamModel`.
-    inputs: `tokens`, `types` and `documents`, int32 `[B, L]`; `weight`, f32
-      `[B]`, 0 for a row that does not count; the targets of the kind.
+    inputs: those of the network; `weight`, f32 `[B]`, 0 for a row that does not
+      count; the targets of the kind.
     keys_B: one typed key per row (`rng.row_keys`).
     aux: not used.
     kind: a name in LOSSES, that of the model's head.
     model: the network and its head.
     train: turns dropout on.
-    reduction: "mean" divides the loss by the weights; "sum" does not divide it,
-      as in ELECTRA's `run_finetuning.py`, and nearly all gradients are then
-      clipped. With "sum" each micro-batch counts 1, so use only one.
+    reduction: "mean" divides the loss by the weights; "sum" does not, as in
+      ELECTRA's `run_finetuning.py`, and needs a single micro-batch.
   """
   del aux
   drop_keys_B = slot_predictions.dropout_keys(

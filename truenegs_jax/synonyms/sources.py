@@ -60,12 +60,7 @@ def wordnet(
   """Yields tokens that share a WordNet synset (paper, "Hard Correction")."""
   check_options(f"wordnet senses={senses}", senses)
   wordnet_lib.find_wordnet()
-
-  def find() -> Pairs:
-    reader = wordnet_lib.open_wordnet()
-    yield from wordnet_lib.find_pairs(vocabulary, reader, senses=senses)
-
-  return find()
+  return wordnet_lib.find_pairs(vocabulary, senses=senses)
 
 
 def vectors(
@@ -88,9 +83,9 @@ def vectors(
   file = find_file("vectors", path)
   first, entries = peek(read_entries(file), path)
   parse_vector(first)
-  words = vocabulary.words
+  words = set(vocabulary.words)
   if not symbols:
-    words = dict.fromkeys(filter(vocabulary.may_have_neighbours, words))
+    words = set(filter(vocabulary.may_have_neighbours, words))
 
   def find() -> Pairs:
     names, vectors_GxD = read_vectors(entries, words, vocabulary, path)
@@ -331,7 +326,7 @@ def rank_neighbours(
 
 def read_vectors(
   entries: Iterable[Entry],
-  words: Iterable[str],
+  words: set[str],
   vocabulary: Vocabulary,
   path: str,
 ) -> tuple[list[str], np.ndarray]:
@@ -341,27 +336,24 @@ def read_vectors(
   gets the vector of the first word that stands for it (`Vocabulary.match`) and
   is not among `words` itself: lower-case vocabularies have `Paris`.
   """
-  vectors: dict[str, bytes | None] = dict.fromkeys(words)
-  others: dict[str, bytes] = {}  # of words that stand for one of `words`
+  exact: dict[str, np.ndarray] = {}
+  others: dict[str, np.ndarray] = {}  # of words that stand for one of `words`
   for entry in entries:
     word = entry[1]
-    if word in vectors:
-      if vectors[word] is None:
-        vectors[word] = parse_vector(entry)
-    elif new := (vocabulary.match(word) & vectors.keys()) - others.keys():
+    if word in exact:
+      continue
+    if word in words:
+      exact[word] = parse_vector(entry)
+    elif new := (vocabulary.match(word) & words) - others.keys():
       others |= dict.fromkeys(new, parse_vector(entry))
-  names = []
-  matrix = bytearray()
-  for word, vector in vectors.items():
-    if vector := others.get(word) if vector is None else vector:
-      names.append(word)
-      matrix += vector
+  vectors = others | exact
+  names = [x for x in vocabulary.words if x in vectors and vectors[x].any()]
   if not names:
     raise DataError(
       f"{path}: no word of the vocabulary has a vector. Use vectors in the"
       " vocabulary's language."
     )
-  return names, np.frombuffer(matrix, np.float32).reshape(len(names), -1)
+  return names, np.array([vectors[name] for name in names])
 
 
 def read_entries(path: str) -> Iterator[Entry]:
@@ -395,8 +387,8 @@ def read_entries(path: str) -> Iterator[Entry]:
     )
 
 
-def parse_vector(entry: Entry) -> bytes:
-  """Returns float32 bytes, the largest number scaled to 1; b"" for zeros."""
+def parse_vector(entry: Entry) -> np.ndarray:
+  """Returns vector_D, float32, its largest number scaled to 1; or zeros."""
   place, _, numbers = entry
   try:
     vector_D = np.array([float(text) for text in numbers.split(" ")])
@@ -408,4 +400,4 @@ def parse_vector(entry: Entry) -> bytes:
       f"{place}: {numbers[:40]!r} are not finite numbers. Remove the line, or"
       " download the file again."
     )
-  return (vector_D / scale).astype(np.float32).tobytes() if scale else b""
+  return (vector_D / (scale or 1.0)).astype(np.float32)

@@ -96,14 +96,8 @@ class SynonymTable:
 
   @property
   def coverage(self) -> str:
-    """The share of tokens with a list and, if a word has several, of words."""
-    text = f"{self.num_rows / self.vocab_size:.2%} of the vocabulary"
-    words = read_words(self.tokens)
-    if not words.marks_spaces:
-      return text
-    word_V = words.classes_V % 2 * [word.isalpha() for word in words.words]
-    num_rows = np.count_nonzero(word_V * self.lengths_V)
-    return f"{text}, {num_rows / max(1, word_V.sum()):.2%} of its words"
+    """The share of tokens with a list."""
+    return f"{self.num_rows / self.vocab_size:.2%} of the vocabulary"
 
   @property
   def width(self) -> int:
@@ -153,7 +147,7 @@ class SynonymTable:
     if symmetric:
       keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
     keys_Q = keys_Q[may_have_synonyms(tokens, stop_words)[keys_Q // size]]
-    options = {
+    options: dict[str, str | bool | int] = {
       "stop_words": vocabulary_lib.fingerprint(stop_words),
       "symmetric": symmetric,
     }

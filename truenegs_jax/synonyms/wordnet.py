@@ -62,7 +62,7 @@ OMW_CODES = {"ar": "arb", "ms": "zsm", "no": "nob", "sq": "als", "zh": "cmn"}
 
 def find_pairs(
   vocabulary: Vocabulary,
-  reader: WordNetReader,
+  reader: WordNetReader | None = None,
   *,
   senses: int = ALL_SENSES,
 ) -> Iterator[tuple[str, str]]:
@@ -71,6 +71,7 @@ def find_pairs(
   Lemmas are compared with words by `Vocabulary.match`: a lower-case vocabulary
   has `indiana` for the lemma `Indiana`. `senses` is that of `find_lemma_names`.
   """
+  reader = reader or open_wordnet()
   for word in vocabulary.words:
     synonyms: set[str] = set()
     for name in find_lemma_names(word, reader, senses=senses):

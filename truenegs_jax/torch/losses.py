@@ -135,17 +135,12 @@ def make_trainer_loss(
   runs with and without corrections can be compared. The `options` are those of
   `mlm_loss`. For `strict_subword`, a hook reads the `input_ids` of the model.
   """
-  # Refuses another table and wrong options before the first step.
-  ids_VxS = getattr(synonyms, "ids_VxS", torch.zeros(1, 1))
-  labels_1 = torch.full_like(ids_VxS[:1, 0], IGNORED, dtype=torch.long)
-  logits_1xV = ids_VxS.new_zeros(1, getattr(synonyms, "size", 1))
-  mlm_loss(logits_1xV, labels_1, synonyms, **options)
   inputs = list[Tensor]()
 
   def read_input(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
     inputs[:] = [kwargs["input_ids"]]
 
-  strict_subword |= getattr(synonyms, "marks_spaces", False)
+  strict_subword |= synonyms.marks_spaces
   if strict_subword:
     model.register_forward_pre_hook(read_input, with_kwargs=True)
 
@@ -167,9 +162,7 @@ def make_trainer_loss(
 
 
 def soft_loss(
-  logits_BxKxV: Tensor,
-  labels_BxK: Tensor,
-  word_VxE: Tensor,
+  logits_BxKxV: Tensor, labels_BxK: Tensor, word_VxE: Tensor
 ) -> tuple[Tensor, Tensor]:
   """Sums 1 - cos(gold, prediction) over all slots (equation 3): (sum, count).
 
@@ -219,7 +212,7 @@ def _pad(array: np.ndarray, value: float) -> Tensor:
 
 
 def _change(z_BxKxV: Tensor, gold_BxK: Tensor, table: Synonyms, by: str) -> Any:
-  """Returns what smoothing by a share of 1 adds: see `objectives.smoothing`."""
+  """Returns what smoothing by a share of 1 adds: see `mlm.smoothing_change`."""
   ids_BxKxS = table.ids_VxS[gold_BxK].long()
   gold_BxKx1 = gold_BxK[..., None]
   listed_BxKxS = (ids_BxKxS >= 0) & (ids_BxKxS != gold_BxKx1)
