@@ -32,10 +32,10 @@ def test_a_question_counts_by_its_worst_variant():
   original = [[GOLD, "deep blue", GOLD]]
   changed = [["deep blue", "blue", "hill"]]  # F1 80, 50, 0
   scores = score(x, original, changed)
-  f1_SxN = scores["f1"]["transformed"].example_SxN
+  f1_SxN = scores["transformed"]["f1"].example_SxN
   np.testing.assert_allclose(f1_SxN, [[50, 80, 0]])
-  assert estimate(scores["em"]["original"])["value"] == pytest.approx(200 / 3)
-  assert estimate(scores["em"]["drop"])["value"] == pytest.approx(200 / 3)
+  assert estimate(scores["original"]["em"])["value"] == pytest.approx(200 / 3)
+  assert estimate(scores["drop"]["em"])["value"] == pytest.approx(200 / 3)
 
 
 def test_standard_errors_count_questions_not_answers():
@@ -50,10 +50,10 @@ def test_standard_errors_count_questions_not_answers():
   p = right_N.mean()
   expected = 100 * np.sqrt(p * (1 - p) / 299)
   for scores in (one, three):
-    assert estimate(scores["em"]["original"])["se"] == pytest.approx(expected)
+    assert estimate(scores["original"]["em"])["se"] == pytest.approx(expected)
     paired = stats.sem(100.0 * right_N - 100.0 * right_N[::-1])
-    assert estimate(scores["em"]["drop"])["se"] == pytest.approx(paired)
-  assert len(three["em"]["original"].by_run()) == 3
+    assert estimate(scores["drop"]["em"])["se"] == pytest.approx(paired)
+  assert len(three["original"]["em"].by_run()) == 3
 
 
 def test_equal_questions_are_answered_once_and_count_in_their_sets():
@@ -84,8 +84,8 @@ def test_equal_questions_are_answered_once_and_count_in_their_sets():
       "alone transformed": 200 / 3,
     }
   )
-  assert "drop" not in by_set["alone"]["em"]
-  assert estimate(by_set["pair"]["em"]["original"])["value"] == 25
+  assert "drop" not in by_set["alone"]
+  assert estimate(by_set["pair"]["original"]["em"])["value"] == 25
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ PAPER = {
 # Scores on both sides of a set by model and metric.
 Published = Mapping[str, Mapping[str, tuple[float, float]]]
 Answers = Sequence[Sequence[Any]]  # [S, N]
-SetScores = dict[str, dict[str, Scores]]  # by metric, and by side or DROP
+SetScores = dict[str, dict[str, Scores]]  # by side or DROP, and by metric
 
 
 def estimate(scores: Scores) -> dict[str, float]:
@@ -93,12 +93,11 @@ def score_model(
   by_set = {x.name: score_set(x, answered) for x in sets}
   saved = {}
   for i, (folder, seed) in enumerate(seeds.items()):
-    values: dict[str, dict[str, float]] = {}
-    for name, by_metric in by_set.items():
-      for metric, by_side in by_metric.items():
-        for side, scores in by_side.items():
-          split = values.setdefault(f"{name} {side}", {})
-          split[metric] = float(scores.by_run()[i])
+    values = {
+      f"{name} {side}": {m: float(x.by_run()[i]) for m, x in scores.items()}
+      for name, by_side in by_set.items()
+      for side, scores in by_side.items()
+    }
     answers = {
       split: {
         "keys": [y.key for y in questions],
@@ -117,7 +116,7 @@ def score_set(x: EvalSet, answers: Mapping[str, Answers]) -> SetScores:
 
   A set without originals has no drop.
   """
-  by_side: dict[str, dict[str, Scores]] = {}
+  by_side: SetScores = {}
   for side, questions in x.sides.items():
     golds = [y.gold for y in questions]
     by_side[side] = score_runs(METRICS, golds, answers[f"{x.name} {side}"])
@@ -125,7 +124,7 @@ def score_set(x: EvalSet, answers: Mapping[str, Answers]) -> SetScores:
     by_side[TRANSFORMED] = _worst_variants(x.variants, **by_side)
   if before := by_side.get(ORIGINAL):
     by_side[DROP] = {m: before[m] - by_side[TRANSFORMED][m] for m in METRICS}
-  return {m: {side: y[m] for side, y in by_side.items()} for m in METRICS}
+  return by_side
 
 
 def questions_scores(scores: Scores) -> np.ndarray:
@@ -163,8 +162,8 @@ def make_result(
 ) -> dict[str, Any]:
   """Makes what results.json has of a set; the model is a `network`."""
   estimates = {
-    metric: {side: estimate(y) for side, y in sides.items()}
-    for metric, sides in scores.items()
+    metric: {side: estimate(y[metric]) for side, y in scores.items()}
+    for metric in METRICS
   }
   return {
     "title": x.title,
