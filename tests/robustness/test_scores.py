@@ -18,24 +18,13 @@ def make_questions(count):
   ]
 
 
-def make_set(count, **fields):
+def make_set(count):
   questions = make_questions(count)
-  return EvalSet("s", "S", questions, questions, {}, **fields)
+  return EvalSet("s", "S", questions, questions, {})
 
 
 def score(x, original, transformed):
   return score_set(x, {"s original": original, "s transformed": transformed})
-
-
-def test_a_question_counts_by_its_worst_variant():
-  x = make_set(3, variants=[(0, 1), (), (2,)])
-  original = [[GOLD, "deep blue", GOLD]]
-  changed = [["deep blue", "blue", "hill"]]  # F1 80, 50, 0
-  scores = score(x, original, changed)
-  f1_SxN = scores["transformed"]["f1"].example_SxN
-  np.testing.assert_allclose(f1_SxN, [[50, 80, 0]])
-  assert estimate(scores["original"]["em"])["value"] == pytest.approx(200 / 3)
-  assert estimate(scores["drop"]["em"])["value"] == pytest.approx(200 / 3)
 
 
 def test_standard_errors_count_questions_not_answers():
