@@ -53,7 +53,7 @@ def test_equal_questions_are_answered_once_and_count_in_their_sets():
 
   def answer(examples):
     numbered.append([x.key for x in examples])
-    return [[GOLD, "blue", GOLD], ["hill"] * 3]
+    return [[GOLD, GOLD, "blue"], ["hill"] * 3]
 
   runs, by_set = score_model(answer, {"x": 0, "y": 7}, [pair, alone])
   assert numbered == [["0", "1", "2"]]
@@ -64,17 +64,17 @@ def test_equal_questions_are_answered_once_and_count_in_their_sets():
   saved = runs["x"]["answers"]
   assert [*saved] == ["pair original", "pair transformed", "alone transformed"]
   assert saved["pair transformed"] == {
-    **{"keys": ["1", "2"], "golds": [(GOLD,)] * 2, "answers": ["blue", GOLD]}
+    **{"keys": ["1", "2"], "golds": [(GOLD,)] * 2, "answers": [GOLD, "blue"]}
   }
   values = {split: x["em"] for split, x in runs["x"]["scores"].items()}
   assert values == pytest.approx(
     {
-      **{"pair original": 50, "pair transformed": 50, "pair drop": 0},
+      **{"pair original": 100, "pair transformed": 50, "pair drop": 50},
       "alone transformed": 200 / 3,
     }
   )
   assert "drop" not in by_set["alone"]
-  assert estimate(by_set["pair"]["original"]["em"])["value"] == 25
+  assert estimate(by_set["pair"]["original"]["em"])["value"] == 50
 
 
 @pytest.mark.parametrize(
