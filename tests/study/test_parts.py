@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -48,7 +49,7 @@ time.sleep(30)
 REFUSED = """
 import fcntl, os, sys, time
 file = open(sys.argv[1] + "/lock", "a")
-fcntl.flock(file, fcntl.LOCK_EX)
+fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 if os.fork():
   sys.exit("error: Another run is using the folder.")
 time.sleep(1)
@@ -250,8 +251,10 @@ def test_a_signal_reaches_a_part_that_is_being_started(tmp_path, monkeypatch):
     return start(*args, **options)
 
   monkeypatch.setattr(subprocess, "Popen", start_after_a_signal)
-  part = make_part(tmp_path, "import time; time.sleep(60)")
+  part = make_part(tmp_path, "import time; time.sleep(30)")
+  begin = time.monotonic()
   assert run(tmp_path, [part]) == (75, [State.MISSING])
+  assert time.monotonic() < begin + 20
 
 
 def test_a_part_with_all_outputs_is_done_whatever_its_exit_code(tmp_path):
@@ -267,3 +270,4 @@ def test_parts_that_other_processes_run_are_left_to_them(tmp_path):
     assert run(tmp_path, study) == (0, running)
   assert not (tmp_path / study[0].key / "log.txt").exists()
   assert (tmp_path / study[1].key / "log.txt").exists()
+  assert not parts_lib.read_failure(tmp_path / study[1].key)
