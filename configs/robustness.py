@@ -8,10 +8,10 @@ default, the dev set is that of the fine-tuning, and the sample has 300
 questions, as the paper's; --config.robustness.rows=0 takes all.
 
     --config.robustness.sets=swap_synonyms
-    --config.robustness.files=sample1k-HCVerifyAll.json,trans_AddSentDiverse.json
+    --config.robustness.files=trans_AddSentDiverse.json
 
-`files` are published sets as they are: TextFlint's ori/trans pairs, AddSent and
-AddOneSent, sets/trans_NAME.json of another workdir, or hf:NAME.
+`files` are published sets as they are: TextFlint's ori/trans pairs,
+sets/trans_NAME.json of another workdir, any file of SQuAD's form, or hf:NAME.
 
 Zhang et al. 2023 give exact match before and after for small models, of 293
 questions with a distractor: 80.55 -> 25.60, HC 82.59 -> 34.13, SR 78.84 ->

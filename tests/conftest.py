@@ -137,11 +137,11 @@ def fine_tuned_run(shared_finetuning, tmp_path):
 
 @pytest.fixture(scope="session")
 def server():
-  """Returns a bucket of an emulator, which tests empty before use."""
-  from support.bucket_servers import serve_bucket
+  """Returns an emulator with a bucket, which tests empty before use."""
+  from support import bucket_servers
 
-  with serve_bucket() as bucket:
-    yield bucket
+  with bucket_servers.serve("gs") as emulator:
+    yield emulator
 
 
 @pytest.fixture

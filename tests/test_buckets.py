@@ -34,13 +34,17 @@ STEPS = "run/checkpoints"
 
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path):
-  """Yields an empty bucket, the proxy before it, and a workdir in it."""
+  """Returns a server with an empty bucket, and a workdir in it."""
   sleep = asyncio.sleep
   monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # before a retry
   monkeypatch.setattr(metrics_file, "UPLOAD_SECS", 0.0)
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
-  with bucket_servers.connect_empty(monkeypatch, server) as proxy:
-    yield server, proxy, paths.open_path("--workdir", f"{server.url}/run")
+  for name in server.list():
+    server.delete(name)
+  server.repair()
+  bucket_servers.connect(monkeypatch, "gs", server.port)
+  yield server, paths.open_path("--workdir", f"{server.url}/run")
+  server.repair()
 
 
 def read_all(server, prefix=""):
@@ -48,7 +52,7 @@ def read_all(server, prefix=""):
 
 
 def test_files_of_a_folder_are_listed_and_read(bucket, tmp_path):
-  server, _, workdir = bucket
+  server, workdir = bucket
   for root in (workdir, tmp_path):
     for name in ("a/x.json", "a/sub/y.json"):
       (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -72,11 +76,11 @@ def test_files_of_a_folder_are_listed_and_read(bucket, tmp_path):
   assert str((workdir / "b").resolve().absolute()) == f"{workdir}/b"
 
 
-def stop_after(proxy, writes, status=503):
+def stop_after(server, writes, status=503):
   """Refuses all writes after so many."""
   count = itertools.count()
-  proxy.applies = lambda x: x.kind == "put" and next(count) >= writes
-  proxy.fail_rate, proxy.fail_status = 1.0, status
+  server.applies = lambda x: x.kind == "put" and next(count) >= writes
+  server.fail_rate, server.fail_status = 1.0, status
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def stop_after(proxy, writes, status=503):
   ["read_only", "create only", "forbidden", "no bucket", "down", "expired"],
 )
 def test_a_bucket_that_cannot_be_used_is_one_message(bucket, fault, capsys):
-  server, proxy, workdir = bucket
+  server, workdir = bucket
   server.write("run/x", b"")
   expected = InputError
   if fault == "no bucket":
@@ -92,12 +96,12 @@ def test_a_bucket_that_cannot_be_used_is_one_message(bucket, fault, capsys):
     assert not workdir.exists() and not workdir.find()
   asks = [lambda: lock.lock(workdir).__enter__()]
   if fault == "create only":
-    stop_after(proxy, 1, 403)
+    stop_after(server, 1, 403)
   else:
     asks += [lambda: (workdir / "x").write_bytes(b"")]
-    proxy.fail_status = 403
-    proxy.fail_rate = float(fault == "forbidden")
-    setattr(proxy, fault, True)
+    server.fail_status = 403
+    server.fail_rate = float(fault == "forbidden")
+    setattr(server, fault, True)
   if fault in ("down", "expired"):
     expected = DiskError
   if fault in ("down", "expired", "forbidden"):  # and not missing or damaged
@@ -111,12 +115,12 @@ def test_a_bucket_that_cannot_be_used_is_one_message(bucket, fault, capsys):
 
 
 def test_the_last_start_has_the_right_to_write(bucket, capsys):
-  server, proxy, workdir = bucket
+  server, workdir = bucket
   with lock.lock(workdir) as first:
     assert files.read_state(workdir) == files.RUNNING
-    proxy.read_only = True
+    server.read_only = True
     first.check()
-    proxy.read_only = False
+    server.read_only = False
   assert files.read_state(workdir) == files.STOPPED
   with pytest.raises(DiskError, match="Another run uses it now: process"):
     with lock.lock(workdir) as first:  # and is killed, or paused
@@ -140,7 +144,7 @@ def read(init):
 def test_models_are_whole_or_refused(
   bucket, shared_pretraining, no_torch, capsys
 ):
-  server, proxy, workdir = bucket
+  server, workdir = bucket
   server.upload(shared_pretraining.workdir, "run")
   assert files.read_state(workdir) == files.FINISHED  # as a copied lock says
   expected = read(shared_pretraining.workdir / "export")
@@ -151,9 +155,9 @@ def test_models_are_whole_or_refused(
   for num_writes in (0, 2, 5, 11):
     for name in server.list("out"):
       server.delete(name)
-    stop_after(proxy, num_writes)
+    stop_after(server, num_writes)
     assert run_export(source, f"--output={output}") == 5
-    proxy.fail_rate = 0.0
+    server.fail_rate = 0.0
     with pytest.raises(InputError, match="out"):
       read(output)
   server.write("out/generator/tokenizer.json", b"of an earlier export")
@@ -167,17 +171,17 @@ def test_models_are_whole_or_refused(
 
 
 def test_rows_are_those_of_a_folder_or_refused(bucket, tmp_path, monkeypatch):
-  server, proxy, _ = bucket
+  server, _ = bucket
   for change in SMALL:
     monkeypatch.setattr(*change)
   spec = write_sources(tmp_path).split(", ")[1]
   write_rows(tmp_path / "local", spec)
   expected = read_files(tmp_path / "local")
   url = f"{server.url}/rows"
-  stop_after(proxy, 12)
+  stop_after(server, 12)
   with pytest.raises(DiskError, match="could not be reached.*same command"):
     write_rows(url, spec, layout="packed")
-  proxy.fail_rate = 0.0
+  server.fail_rate = 0.0
   with pytest.raises(DataError, match="is not a rows folder"):
     rows.read_manifest(url)
   write_rows(url, spec)  # removes what has another layout
@@ -190,11 +194,11 @@ def test_rows_are_those_of_a_folder_or_refused(bucket, tmp_path, monkeypatch):
   with pytest.raises(DataError, match=f"{name}: damaged or missing"):
     rows.copy_rows(url)
   server.write(f"rows/{name}", expected[name])
-  proxy.log.clear()
+  server.log.clear()
   with concurrent.futures.ThreadPoolExecutor(2) as pool:
     [copy] = {*pool.map(rows.copy_rows, [url] * 2)}  # locked as in processes
   # The others were copied before, and each process reads the manifest.
-  assert proxy.count("get") == 3
+  assert sum(x.kind == "get" for x in server.log) == 3
   assert read_files(copy).keys() == expected.keys()
   rows.verify_rows(copy)
   server.write("model/train-00000-0000.tokens.npy", b"mine")
@@ -218,7 +222,7 @@ def stop_at(step):
 def test_a_run_leaves_the_files_of_a_local_one(
   bucket, shared_pretraining, tmp_path, monkeypatch
 ):
-  server, proxy, workdir = bucket
+  server, workdir = bucket
   local = shared_pretraining.workdir
   server.upload(shared_pretraining.root / "rows", "rows")
   flags = [*shared_pretraining.values, f"--config.data.rows={server.url}/rows"]
@@ -229,18 +233,18 @@ def test_a_run_leaves_the_files_of_a_local_one(
     with monkeypatch.context() as patch:
       patch.setattr(run_lib.batches_lib, "batch_at", stop_at(8))
       assert runs.run_in_process(workdir, flags)[0] == SAVED_RESTART
-    proxy.applies = lambda request: request.client == "tensorstore"
-    proxy.fail_rate, proxy.fail_status = 1.0, 401
+    server.applies = lambda request: request.client == "tensorstore"
+    server.fail_rate, server.fail_status = 1.0, 401
     with pytest.raises(DiskError, match="may be intact"):
       read(f"{workdir}/checkpoints/9")
-    proxy.fail_rate = 0.0
+    server.fail_rate = 0.0
     server.write(f"{STEPS}/9/state/manifest.ocdbt", b"damaged")
     code, output = runs.run_in_process(workdir, flags)
   assert code == 0 and "It is now '9.damaged'" in output, output
   names = {x.split("/")[2] for x in server.list(STEPS)}
   assert {"9.damaged", "10", "12"} < names and not {"7", "9"} & names
   assert {f"{STEPS}/{name}" for name in others} < {*server.list(STEPS)}
-  deleted = [x.target for x in proxy.log if x.kind == "delete" and x.target]
+  deleted = [x.target for x in server.log if x.kind == "delete" and x.target]
   own = "checkpoints", "results.json", "cases.json"
   assert all(any(name in target for name in own) for target in deleted)
   bucket_servers.assert_same_run(server, "run/", local)

@@ -385,7 +385,6 @@ def test_the_described_choices_are_all_that_the_package_has():
     "model.attention": attention.CHOICES,
     "data.accents": ACCENTS,
     "data.layout": layouts.LAYOUTS,
-    "data.overflow": layouts.OVERFLOWS,
     "finetune.kind": task.METRICS.keys() - {task.SPANS},
   }
   keys = PRETRAIN | TABLES["finetune"]

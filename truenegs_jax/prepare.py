@@ -4,7 +4,6 @@
   truenegs prepare --config=... --config.data.rows=gs://bucket/rows \
     --runner=DataflowRunner --beam=--region=us-central1 \
     --beam=--temp_location=gs://bucket/tmp
-  truenegs prepare --config=... --verify
 
 Rows that exist are reused, and a preparation that was stopped is resumed.
 """
@@ -64,10 +63,6 @@ def main(argv: list[str]) -> None:
     plan = prepare_lib.make_plan(config.data, config.length, open_wordnet)
     plan = _choose_machines(plan)
     folder, _ = prepare_lib.execute_plan(plan)
-    if flags.FLAGS.verify:
-      with progress.working(progress.log_console(), "Verifying"):
-        rows_folder.verify_rows(folder)
-      print(f"Verified every file of '{folder}'.", file=sys.stderr)
     manifest = rows_folder.read_manifest(folder)
     if warning := rows_folder.padding_warning(manifest):
       print(warning, file=sys.stderr)
@@ -81,7 +76,6 @@ def run_command() -> None:
   flags.DEFINE_multi_string(
     "beam", [], "Option of the runner, such as --beam=--region=us-central1."
   )
-  flags.DEFINE_boolean("verify", False, "Compare checksums of all files.")
   flags_lib.run(main)
 
 

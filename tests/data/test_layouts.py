@@ -26,11 +26,9 @@ def make_text(documents):
   return np.arange(FIRST, FIRST + size, dtype=np.int32)
 
 
-def build(
-  documents, *, length=32, overflow="carry", name="electra", dtype=np.uint32
-):
+def build(documents, *, length=32, name="electra", dtype=np.uint32):
   """Returns tokens, types and documents of the rows of a text."""
-  spec = layouts.RowSpec(length, CLS, SEP, PAD, overflow, dtype)
+  spec = layouts.RowSpec(length, CLS, SEP, PAD, dtype)
   text_T = make_text(documents)
   return layouts.lay_out(documents, text_T, spec, layout=name)
 
@@ -57,12 +55,11 @@ def document_spans(documents):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("longest", [2, 60, 900])
-def test_rows_have_the_layout_and_the_text(name, overflow, length, longest):
+def test_rows_have_the_layout_and_the_text(name, length, longest):
   documents = make_documents(1, count=12, longest=longest)
-  options = {"length": length, "overflow": overflow, "name": name}
+  options = {"length": length, "name": name}
   options["dtype"] = np.uint16 if longest == 2 else np.uint32
   arrays = build(documents, **options)
   fields = dict(zip(("tokens", "types", "documents"), arrays, strict=True))
@@ -83,8 +80,7 @@ def test_rows_have_the_layout_and_the_text(name, overflow, length, longest):
   assert origins == sorted(origins) and {*origins} == {*range(1, 13)}
   assert fields["documents"].max() == 1 or name == "packed"
   assert not fields["types"].any() or name == "electra"
-  if overflow == "carry":
-    np.testing.assert_array_equal(text_tokens(arrays), make_text(documents))
+  np.testing.assert_array_equal(text_tokens(arrays), make_text(documents))
   # Lines and documents without tokens are ignored.
   sparse = [(99, [])]
   for number, lengths in documents:
@@ -113,11 +109,11 @@ class StubRandom:
     return low + int(self._rng.random() * (high - low + 1))
 
 
-def reference_rows(documents, length, *, carry):
+def reference_rows(documents, length):
   """Runs ExampleBuilder of google-research/electra, one per document.
 
-  With `carry`, the tokens it drops begin the next row, and segment A gets no
-  line after segment B has begun.
+  But the tokens it drops begin the next row, and segment A gets no line after
+  segment B has begun.
   """
   rows, ids = [], iter(make_text(documents).tolist())
   for number, lengths in documents:
@@ -133,7 +129,7 @@ def reference_rows(documents, length, *, carry):
       for sentence in sentences:
         if (
           len(first) == 0
-          or (len(first) + len(sentence) < budget and not (carry and second))
+          or (len(first) + len(sentence) < budget and not second)
           or (len(second) == 0 and len(first) < budget and draws.random() < 0.5)
         ):
           first = first + sentence
@@ -145,7 +141,7 @@ def reference_rows(documents, length, *, carry):
       tokens = [CLS, *first, SEP] + ([*second, SEP] if second else [])
       types = [0] * (len(first) + 2) + [1] * (len(tokens) - len(first) - 2)
       rows.append((tokens, types))
-      return [rest for rest in (first_rest, second_rest) if rest and carry]
+      return [rest for rest in (first_rest, second_rest) if rest]
 
     target, sentences = next_target(), []
     for size in lengths:
@@ -159,14 +155,13 @@ def reference_rows(documents, length, *, carry):
   return rows
 
 
-@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
 @pytest.mark.parametrize("longest", [2, 6, 25, 200])
 @pytest.mark.parametrize("length", [8, 48])
-def test_electra_rows_equal_those_of_released_code(overflow, longest, length):
+def test_electra_rows_equal_those_of_released_code(longest, length):
   documents = make_documents(longest, longest=longest)
   documents += [(99, [1]), (98, [length - 2]), (97, [length - 1]), (96, [900])]
-  arrays = build(documents, length=length, overflow=overflow)
-  expected = reference_rows(documents, length, carry=overflow == "carry")
+  arrays = build(documents, length=length)
+  expected = reference_rows(documents, length)
   assert split_documents(arrays) == expected
 
 
@@ -187,32 +182,14 @@ def test_packed_rows_are_full_and_have_no_short_segments(length, longest):
     assert (is_uncut and len(tokens) - 2 in sizes) or len(tokens) - 2 >= least
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("longest", [6, 60])
-def test_packed_rows_discard_only_what_exceeds_a_row(length, longest):
-  documents = make_documents(7, longest=longest, lines=5)
-  arrays = build(documents, length=length, overflow="discard", name="packed")
-  kept = [
-    [CLS, *range(start, min(stop, start + length - 2)), SEP]
-    for start, stop in document_spans(documents)
-  ]
-  assert [tokens for tokens, _ in split_documents(arrays)] == kept
-  # A row ends only if the next document does not fit.
-  used_R = (arrays[2] != 0).sum(axis=1)
-  first_R = np.cumsum(arrays[2].max(axis=1).astype(int))[:-1]
-  sizes = np.array([len(tokens) for tokens in kept])
-  assert (used_R[:-1] + sizes[first_R] > length).all()
-
-
-@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
-def test_a_packed_row_has_at_most_255_documents(overflow):
+def test_a_packed_row_has_at_most_255_documents():
   documents = [(n, [1]) for n in range(600)]
-  arrays = build(documents, length=1024, overflow=overflow, name="packed")
+  arrays = build(documents, length=1024, name="packed")
   assert arrays[2].max(axis=1).tolist() == [255, 255, 90]
   np.testing.assert_array_equal(text_tokens(arrays), make_text(documents))
 
 
 def test_lines_must_have_all_tokens():
-  spec = layouts.RowSpec(8, CLS, SEP, PAD, "carry", np.uint16)
+  spec = layouts.RowSpec(8, CLS, SEP, PAD, np.uint16)
   with pytest.raises(ValueError, match="lines of 4 tokens in all, but 5"):
     layouts.lay_out([(0, [4])], np.arange(5), spec, layout="packed")

@@ -267,7 +267,6 @@ def test_the_number_of_slices_depends_on_the_text(tmp_path):
   ("change", "kind", "message"),
   [
     ({"layout": "x"}, InputError, "data.layout='x'"),
-    ({"overflow": "x"}, InputError, "data.overflow='x'"),
     ({"length": 3}, InputError, "length=3"),
     ({"vocab": "train", "vocab_size": 10}, InputError, "vocab_size=10"),
     ({"vocab": "nothing.txt"}, InputError, "nothing.txt"),
@@ -331,9 +330,9 @@ def test_rows_are_found_again_by_their_text_and_options(tmp_path, cache):
   assert tokenizer == load_tokenizer(str(folder), lowercase=True)
   changes = [{"length": 17}, {"vocab_size": 35}]
   changes += [{"accents": "keep"}, {"layout": "packed"}]
-  changes += [{"lowercase": False}, {"held_out": 0.0}, {"overflow": "discard"}]
+  changes += [{"lowercase": False}, {"held_out": 0.0}]
   folders = {make(**change)[0] for change in changes}
-  assert len(folders) == 7 and folder not in folders
+  assert len(folders) == 6 and folder not in folders
   assert make() == (folder, tokenizer)
   named = str(tmp_path / "rows")
   assert make(rows=named)[1] == tokenizer

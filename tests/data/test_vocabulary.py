@@ -92,6 +92,11 @@ def test_text_without_spaces_gets_enough_characters():
   assert len(small) < 2400
 
 
+def test_words_that_occur_once_are_not_learned():
+  vocab = train_vocabulary(["abcd efgh abcd"], size=50, lowercase=True)
+  assert "abcd" in vocab and "efgh" not in vocab
+
+
 def test_texts_without_words_and_small_sizes():
   for texts in ([], [""], ["\x00 \u200b", "\ud800"]):
     assert train_vocabulary(texts, size=50, lowercase=True) == SPECIALS

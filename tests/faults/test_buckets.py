@@ -1,7 +1,6 @@
 """Runs in a bucket end as they do on a disk, whatever becomes of the link.
 
-An emulator on the loopback stands for Google's servers, and a proxy before it
-for the link: it refuses requests.
+An emulator on the loopback stands for Google's servers. It refuses requests.
 """
 
 import random
@@ -11,7 +10,6 @@ import time
 import pytest
 
 from support import bucket_servers, faults, runs
-from support.faulty_proxy import FaultyProxy
 
 WORKDIR = "gs://bucket/runs/mine"
 FOREIGN = {"runs/mine/notes.txt", "runs/mine/checkpoints/mine/weights.bin"}
@@ -19,23 +17,20 @@ FOREIGN = {"runs/mine/notes.txt", "runs/mine/checkpoints/mine/weights.bin"}
 
 @pytest.fixture
 def link(tmp_path, shared_pretraining):
-  """Yields a bucket, the proxy before it and a function that starts a run."""
+  """Yields a bucket and a function that starts a run."""
   env = runs.make_environment(tmp_path / "cache")
   env |= {"PYTHONUNBUFFERED": "1", "TRUENEGS_HEARTBEAT_SECS": "10"}
   env |= {"TRUENEGS_JOIN_SECS": "40"}
-  with (
-    bucket_servers.serve_bucket() as bucket,
-    FaultyProxy(bucket.port) as proxy,
-  ):
+  with bucket_servers.serve("gs") as bucket:
     for name in FOREIGN:
       bucket.write(name, b"a user's")
 
     def start(count=1, *more, workdir=WORKDIR):
       values = [*shared_pretraining.values, f"--workdir={workdir}", *more]
-      own = env | bucket_servers.environment("gs", proxy.port)
+      own = env | bucket_servers.environment("gs", bucket.port)
       return runs.start_processes(tmp_path / "unused", values, own, count)
 
-    yield bucket, proxy, start
+    yield bucket, start
 
 
 def find_newest(bucket):
@@ -57,7 +52,7 @@ def wait_for_step(bucket, step, processes):
 def test_runs_killed_at_random_end_as_a_local_run(
   link, shared_pretraining, tmp_path, seed
 ):
-  bucket, proxy, start = link
+  bucket, start = link
   kills = 5 if seed else 1
   count = 2 if seed else 1
   rng = random.Random(seed)
@@ -66,7 +61,7 @@ def test_runs_killed_at_random_end_as_a_local_run(
     expected = tmp_path / "golden"
     ended = runs.wait_for_all(start(count, workdir=expected))
     assert [code for code, _ in ended] == [0] * count, ended
-    proxy.fail_rate = 0.03
+    bucket.fail_rate = 0.03
   for _ in range(kills):
     processes = start(count)
     newest = find_newest(bucket)
@@ -80,7 +75,7 @@ def test_runs_killed_at_random_end_as_a_local_run(
   assert [code for code, _ in ended] == [0] * count, ended
   bucket_servers.assert_same_run(bucket, "runs/mine/", expected)
   assert FOREIGN <= {*bucket.list("runs/mine/")}
-  deleted = [x.target for x in proxy.log if x.kind == "delete" and x.target]
+  deleted = [x.target for x in bucket.log if x.kind == "delete" and x.target]
   names = r"checkpoints%2F\d+(%2F|\b)|(results|cases)\.json"
   own = re.compile(rf"runs%2Fmine%2F({names})", re.I)
   assert [x for x in deleted if not own.search(x)] == []

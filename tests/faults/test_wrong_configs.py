@@ -3,15 +3,11 @@
 import math
 
 import pytest
-from rich.console import Console
 
 from truenegs_jax.config import tables
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.finetune import run as finetune
-from truenegs_jax.pretrain import run as pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.study import run as study
 
 CONFIGS = "electra_demo", "finetune_glue", "corrections", "robustness", "study"
 
@@ -74,17 +70,3 @@ def write_python(folder, name, line):
 def test_wrong_values_of_python_files_are_refused(tmp_path, line, message):
   with pytest.raises(InputError, match=message):
     parse_config([write_python(tmp_path, "electra_demo", line)])
-
-
-@pytest.mark.parametrize(
-  ("name", "task"),
-  [("electra_demo", pretrain), ("finetune_glue", finetune), ("study", study)],
-)
-def test_a_workdir_that_cannot_have_checkpoints_is_refused(
-  tmp_path, monkeypatch, name, task
-):
-  monkeypatch.chdir(tmp_path)
-  c = parse_config([f"--config={name}", "--config.dry_run=True"])
-  with pytest.raises(InputError, match=r"because of '\[1\]'"):
-    task.run(c, tmp_path / "run[1]", Console(quiet=True))
-  assert not list(tmp_path.iterdir())

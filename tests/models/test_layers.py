@@ -47,10 +47,11 @@ def test_a_dense_layer_and_its_gradients_equal_flax(platform, dtype):
   jax.tree.map(assert_close, (gradients, y), (expected_gradients, expected_y))
 
 
-def test_gradients_of_half_precision_are_summed_in_f32():
-  # 2^12 equal terms: a bfloat16 sum stops growing after 2^8 of them.
-  x = jnp.ones((4, 1024, 4), jnp.bfloat16)
-  layer = layers.Dense(2, kernel_init=INIT, dtype="bfloat16")
+@pytest.mark.parametrize("features", [2, 8])  # fewer than inputs, and more
+def test_gradients_of_half_precision_are_summed_in_f32(features):
+  # bfloat16 has no 4,100, and a sum stops growing after 2^8 equal terms.
+  x = jnp.ones((4, 1025, 4), jnp.bfloat16)
+  layer = layers.Dense(features, kernel_init=INIT, dtype="bfloat16")
   params = layer.init(jax.random.key(0), x)
 
   def loss(params):
@@ -60,7 +61,7 @@ def test_gradients_of_half_precision_are_summed_in_f32():
     gradients = jax.grad(loss)(params)
   for leaf in jax.tree.leaves(gradients):
     assert leaf.dtype == jnp.float32
-    np.testing.assert_array_equal(leaf, 4096.0)
+    np.testing.assert_array_equal(leaf, 4100.0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -20,28 +20,14 @@ from truenegs_jax.workdir.saved_model import build_model
 
 # Parameters as counted with transformers. GFLOP per row (forward and backward,
 # K slots) were computed by hand.
-SIZES = {
-  # config: (total, embeddings, {role: own}, GFLOP)
-  "electra_small": (
-    14_196_219,
-    3_972_864,
-    {"discriminator": 9_576_193, "generator": 647_162},
-    9.0,
-  ),
-  "electra_base": (
-    119_386_427,
-    23_837_184,
-    {"discriminator": 85_645_825, "generator": 9_903_418},
-    342.2,
-  ),
+SIZES = {  # parameters of all and of each network, embeddings, GFLOP
+  "electra_small": (14_196_219, (9_576_193, 647_162), 3_972_864, 9.0),
+  "electra_base": (119_386_427, (85_645_825, 9_903_418), 23_837_184, 342.2),
   "electra_large": (
-    354_655_291,
-    31_782_912,
-    {"discriminator": 303_360_001, "generator": 19_512_378},
-    1110.9,
+    *(354_655_291, (303_360_001, 19_512_378), 31_782_912, 1110.9),
   ),
-  "bert_base": (109_514_298, 23_837_184, {"bert": 85_677_114}, 301.3),
-  "bert_large": (335_174_458, 31_782_912, {"bert": 303_391_546}, 1020.3),
+  "bert_base": (109_514_298, (85_677_114,), 23_837_184, 301.3),
+  "bert_large": (335_174_458, (303_391_546,), 31_782_912, 1020.3),
 }
 VOCAB_SIZE = 30_522
 SPEC = sharding.get_mesh_spec("dp")
@@ -70,16 +56,15 @@ def make_model(c):
 def test_parameters_and_flops_are_the_published_ones(name):
   c = get_config(name)
   model, params = make_model(c)
-  total, embeddings, own, gflop = SIZES[name]
+  total, own, embeddings, gflop = SIZES[name]
   assert pretrain.count_parameters(params) == total
   assert pretrain.count_parameters(params["embeddings"]) == embeddings
-  for role, expected in own.items():
-    parts = [params[role], params[f"{role}_head"]]
-    assert pretrain.count_parameters(parts) == expected
-    shared = pretrain.select_params(params, role)
-    assert pretrain.count_parameters(shared) == embeddings + expected
+  for role, expected in zip(model.roles, own, strict=True):
+    selected = pretrain.select_params(params, role)
+    assert pretrain.count_parameters(selected) == embeddings + expected
+    shown = describe.describe_parameters(model, params)
+    assert f"{total:,}: " in shown and f"{role} {expected:,}" in shown
   assert describe.row_flops(make_run(c)) / 1e9 == pytest.approx(gflop, rel=2e-3)
-  assert f"{total:,}" in describe.describe_parameters(model, params)
 
 
 @pytest.mark.parametrize("num_devices", [1, 8])
@@ -135,10 +120,6 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
 def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
   words = [*SPECIALS, *map(str, range(72))]
   (tmp_path / "vocab.txt").write_text("\n".join(words))
-  for vocab, size in (
-    (tmp_path, 77),
-    (tmp_path / "vocab.txt", 77),
-    ("google-bert/bert-base-uncased", 90),
-  ):
+  for vocab, size in ((tmp_path, 77), ("google-bert/bert-base-uncased", 90)):
     data = Data(vocab=str(vocab), vocab_size=90)
     assert len(plan.find_tokenizer(data).vocab) == size

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import datasets
 import pytest
 
 from truenegs_jax.robustness.eval_set import (
@@ -49,18 +48,9 @@ def textflint_row(key, context="Denver won.", start=0):
 ROW = textflint_row(3)
 
 
-def test_variants_of_addsent_are_grouped_by_their_question(tmp_path):
-  keys = ("a", "a-high-conf-turk0", "b", "a-high-conf-turk1", "c-1")
-  result = read(write_squad(tmp_path / "x.json", keys))
-  assert [q.key for q in result.original] == ["a", "b", "c-1"]
-  assert [q.key for q in result.transformed] == [keys[1], keys[3]]
-  assert result.variants == [[0, 1], [], []]
-
-
-def test_a_squad_file_without_variants_has_no_originals(tmp_path):
+def test_a_squad_file_has_no_originals(tmp_path):
   result = read(write_squad(tmp_path / "x.json", ["a-1"], start=3))
   assert not result.original
-  assert not result.variants and result.size == 1
   assert result.transformed[0].answers == (("Denver", 0),)  # moved
 
 
@@ -127,19 +117,3 @@ def test_wrong_and_missing_files_are_refused(tmp_path):
     read(path)
   with pytest.raises(DataError, match="there is no such file"):
     read(tmp_path / "missing.json")
-
-
-def test_data_sets_are_read_by_name(tmp_path):
-  answers = {"text": ["Denver"], "answer_start": [0]}
-  rows = datasets.Dataset.from_dict(
-    {
-      "id": ["a", "a-high-conf"],
-      "context": ["Denver won."] * 2,
-      "question": ["Who won?"] * 2,
-      "answers": [answers] * 2,
-    }
-  )
-  datasets.DatasetDict(validation=rows).save_to_disk(tmp_path / "AddSent")
-  result = read(f"hf:{tmp_path / 'AddSent'}")
-  assert result.variants == [[0]]
-  assert [q.key for q in result.original] == ["a"]

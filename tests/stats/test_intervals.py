@@ -170,17 +170,6 @@ def test_the_interval_over_runs_is_welchs_if_examples_are_alike():
   assert result.p_runs == pytest.approx(test.pvalue)
 
 
-def test_the_interval_over_runs_is_the_paired_one_if_runs_are_alike():
-  ours_N, theirs_N = np.random.default_rng(0).normal(size=(2, 500))
-  models = (np.tile(x, (4, 1)) for x in (ours_N, theirs_N))
-  result = compare_models(*models, resamples=8_000)
-  test = stats.ttest_rel(ours_N, theirs_N)
-  half = (result.high_runs - result.low_runs) / 2
-  error = stats.sem(ours_N - theirs_N)
-  assert half == pytest.approx(1.965 * error, rel=0.03)
-  assert result.p_runs == pytest.approx(test.pvalue, abs=0.02)
-
-
 # Variances of a model's runs, its examples and its single answers.
 @pytest.mark.parametrize("dominant", [(9, 0, 9), (0, 400, 9), (0, 0, 900)])
 def test_the_interval_over_runs_lacks_the_difference_in_5_percent(dominant):
@@ -232,25 +221,3 @@ def test_an_interval_solves_wilsons_equation(num_clusters):
   for end in (estimate.low, estimate.high):
     error = np.sqrt(end * (1 - end) / independent)
     assert abs(share - end) == pytest.approx(t * error)
-
-
-@pytest.mark.parametrize(
-  "share, clusters, correlation", [(0.07, 60, 0.3), (0.3, 20, 1.0)]
-)
-def test_intervals_cover_the_true_share_in_95_percent(
-  share, clusters, correlation
-):
-  """`correlation` is that of two trials of one cluster."""
-  rng = np.random.default_rng(0)
-  covered = []
-  for _ in range(1000):
-    if correlation == 1:
-      p_T = rng.binomial(1, share, clusters)
-    else:
-      scale = 1 / correlation - 1
-      p_T = rng.beta(share * scale, (1 - share) * scale, clusters)
-    cluster_N = np.repeat(np.arange(clusters), 1 + rng.poisson(4, clusters))
-    hit_N = rng.random(len(cluster_N)) < p_T[cluster_N]
-    r = intervals.estimate_rate(hit_N, cluster_N)
-    covered.append(r.low <= share <= r.high)
-  assert 0.9 <= np.mean(covered) <= 0.99

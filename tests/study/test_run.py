@@ -132,7 +132,7 @@ def test_results_of_robustness_have_scores_of_examples():
     }
     for i in range(2)
   }
-  sets = {"s": {"title": "S", "variants": []}}
+  sets = {"s": {"title": "S"}}
   scores = run.read_robustness(make_score, {"runs": models, "sets": sets})
   by_key = {(x.metric, x.finetune_seed): x for x in scores}
   assert len(by_key) == len(scores) == 2 * 3
@@ -141,9 +141,6 @@ def test_results_of_robustness_have_scores_of_examples():
   np.testing.assert_array_equal(score_N, [0, 100, 0, 100])
   for x in scores:
     assert x.correct_N.mean() == pytest.approx(x.value) and x.task == "S"
-  sets["s"]["variants"] = [[0]]
-  scores = run.read_robustness(make_score, {"runs": models, "sets": sets})
-  assert all(x.correct_N is None for x in scores)
 
 
 def test_results_of_fine_tuning_have_scores_of_examples():

@@ -1,22 +1,14 @@
-"""Servers of buckets on the loopback."""
+"""Servers of buckets on the loopback, and the variables of their clients."""
 
 import contextlib
-import dataclasses
-import http.client
 import json
 import os
 import pathlib
-import socket
-import subprocess
-import sys
-import urllib.parse
 from collections.abc import Iterator
 
 import fsspec
 import pytest
 from etils.epath import backend
-
-from support.faulty_proxy import FaultyProxy
 
 PACKAGES = {
   "s3": ("s3fs", "moto", "flask_cors"),
@@ -24,29 +16,28 @@ PACKAGES = {
 }
 # Else gcsfs asks Google's servers for the kind of a bucket at each request.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-PROGRAMS = {"s3": "s3_emulator.py", "gs": "gcs_emulator.py"}
 
 
 @contextlib.contextmanager
-def serve(scheme: str) -> Iterator[int]:
-  """Runs a server of `scheme`; yields its port."""
-  program = pathlib.Path(__file__).with_name(PROGRAMS[scheme])
-  quiet = subprocess.DEVNULL
-  # The server inherits a socket that listens: no other process can take its
-  # port, and requests wait until it has started.
-  with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
-    port = listening.getsockname()[1]
-    process = subprocess.Popen(
-      [sys.executable, str(program), str(listening.fileno())],
-      pass_fds=[listening.fileno()],
-      stdout=quiet,
-      stderr=quiet,
-    )
+def serve(scheme: str) -> Iterator:
+  """Runs a server of "gs", an `Emulator`, or of "s3", if it is installed."""
+  for package in PACKAGES[scheme]:
+    pytest.importorskip(package)
+  if scheme == "gs":
+    from support.gcs_emulator import Emulator
+
+    with Emulator() as emulator:
+      yield emulator
+    return
+  from moto.server import ThreadedMotoServer
+
+  server = ThreadedMotoServer("127.0.0.1", 0)
+  server.start()
+  _, server.port = server.get_host_and_port()
   try:
-    yield port
+    yield server
   finally:
-    process.kill()
-    process.wait()
+    server.stop()
 
 
 def environment(scheme: str, port: int) -> dict[str, str]:
@@ -54,7 +45,7 @@ def environment(scheme: str, port: int) -> dict[str, str]:
 
   Args:
     scheme: "gs" or "s3".
-    port: of a server or a proxy on this machine.
+    port: of a server on this machine.
   """
   url = f"http://127.0.0.1:{port}"
   if scheme == "gs":
@@ -79,65 +70,7 @@ def environment(scheme: str, port: int) -> dict[str, str]:
   }
 
 
-@dataclasses.dataclass(frozen=True)
-class Bucket:
-  """A bucket of Google's emulator, reached behind the back of all clients."""
-
-  port: int
-  name: str = "bucket"
-
-  @property
-  def url(self) -> str:
-    return f"gs://{self.name}"
-
-  def create(self) -> None:
-    body = json.dumps({"name": self.name}).encode()
-    self._request("POST", "/storage/v1/b", body)
-
-  def list(self, prefix: str = "") -> list[str]:
-    """Returns the names of all objects that start with `prefix`."""
-    prefix = urllib.parse.quote(prefix, safe="")
-    path = f"/storage/v1/b/{self.name}/o?prefix={prefix}&maxResults={10**9}"
-    answer = json.loads(self._request("GET", path))
-    return [item["name"] for item in answer.get("items", ())]
-
-  def read(self, name: str) -> bytes:
-    """Returns the bytes of an object; raises KeyError if there is none."""
-    return self._request("GET", self._locate(name) + "?alt=media")
-
-  def write(self, name: str, data: bytes) -> None:
-    name = urllib.parse.quote(name, safe="")
-    path = f"/upload/storage/v1/b/{self.name}/o?uploadType=media&name={name}"
-    self._request("POST", path, data)
-
-  def upload(self, folder: pathlib.Path, name: str) -> None:
-    """Copies a local folder, as gcloud does."""
-    for path in folder.rglob("*"):
-      if path.is_file():
-        self.write(f"{name}/{path.relative_to(folder)}", path.read_bytes())
-
-  def delete(self, name: str) -> None:
-    self._request("DELETE", self._locate(name))
-
-  def _locate(self, name: str) -> str:
-    name = urllib.parse.quote(name, safe="")
-    return f"/storage/v1/b/{self.name}/o/{name}"
-
-  def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
-    """Returns the answer to a request."""
-    kind = "application/json" if path == "/storage/v1/b" else "binary/any"
-    server = http.client.HTTPConnection("127.0.0.1", self.port)
-    with contextlib.closing(server):
-      server.request(method, path, body, {"Content-Type": kind})
-      answer = server.getresponse()
-      data = answer.read()
-    if answer.status == 404:
-      raise KeyError(path)
-    assert answer.status < 300, (method, path, answer.status, data)
-    return data
-
-
-def assert_same_run(bucket: Bucket, prefix: str, local: pathlib.Path) -> None:
+def assert_same_run(bucket, prefix: str, local: pathlib.Path) -> None:
   """Compares a run in a bucket with a local one: files, export and losses."""
   for path in local.rglob("*"):
     name = path.relative_to(local).as_posix()
@@ -156,31 +89,10 @@ def assert_same_run(bucket: Bucket, prefix: str, local: pathlib.Path) -> None:
   assert records[0] == records[1]
 
 
-@contextlib.contextmanager
-def serve_bucket() -> Iterator[Bucket]:
-  """Runs Google's emulator with an empty bucket; skips without its packages."""
-  for package in PACKAGES["gs"]:
-    pytest.importorskip(package)
-  with serve("gs") as port:
-    bucket = Bucket(port)
-    bucket.create()
-    yield bucket
-
-
 def connect(monkeypatch, scheme: str, port: int) -> None:
-  """Lets the clients of this process use a server or a proxy."""
+  """Lets the clients of this process use a server."""
   monkeypatch.delenv("AWS_PROFILE", raising=False)
   for name, value in environment(scheme, port).items():
     monkeypatch.setenv(name, value)
   fsspec.get_filesystem_class(scheme).clear_instance_cache()
   backend.fsspec_backend._get_filesystem.cache_clear()
-
-
-@contextlib.contextmanager
-def connect_empty(monkeypatch, bucket: Bucket) -> Iterator[FaultyProxy]:
-  """Empties a bucket, which the clients of this process reach by a proxy."""
-  for name in bucket.list():
-    bucket.delete(name)
-  with FaultyProxy(bucket.port) as proxy:
-    connect(monkeypatch, "gs", proxy.port)
-    yield proxy

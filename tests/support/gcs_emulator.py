@@ -1,16 +1,21 @@
-"""Serves gcp-storage-emulator with what Orbax and TensorStore need besides.
+"""Google's storage on the loopback, which fails when told.
 
-Conditions on generations, listings by offset and page, ranges, and threads: a
-request is one step for all others. The argument is the file descriptor of a
-listening socket.
+It is gcp-storage-emulator in threads of this process, with what Orbax and
+TensorStore need besides: conditions on generations, listings by offset and
+page, ranges, and threads, where a request is one step for all others.
 """
 
+import dataclasses
 import functools
+import http.client
 import http.server
 import itertools
-import socket
-import sys
+import json
+import pathlib
+import random
 import threading
+import urllib.parse
+from collections.abc import Callable
 from http import HTTPStatus
 
 from gcp_storage_emulator import server
@@ -18,6 +23,10 @@ from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.handlers import objects
 from gcp_storage_emulator.storage import Storage
 
+BUCKET = "bucket"
+DIRECT = "x-direct"  # header of requests that never fail
+# Of Google's server, for which gcsfs waits for new credentials.
+MESSAGES = {401: "Invalid Credentials"}
 LOCK = threading.Lock()
 GENERATIONS = itertools.count(1_700_000_000_000_000)
 PAGE_SIZE = 1000
@@ -178,19 +187,155 @@ def improve(pattern, handlers) -> tuple:
   }
 
 
+objects.upload_partial = upload_part  # also called by objects.insert
+server.HANDLERS = tuple(improve(*route) for route in server.HANDLERS)
+
+
+@dataclasses.dataclass
+class Request:
+  """A request: "get" and "put" an object, "delete", or another."""
+
+  kind: str
+  client: str  # "tensorstore", or another library
+  method: str
+  target: str  # its path and query
+
+
+def name_kind(method: str, target: str) -> str:
+  """Names what a request does."""
+  if method in ("POST", "PUT") and "upload_id=" not in target:
+    return "put"
+  if method == "DELETE":
+    return "delete"
+  return "get" if method == "GET" and "alt=media" in target else "look"
+
+
+class Emulator:
+  """A server with a bucket; a context manager.
+
+  Attributes:
+    port: of the server.
+    log: all requests of clients so far.
+    applies: whether a request may fail; by default all.
+    fail_rate: probability of `fail_status` instead of an answer.
+    down: whether connections are closed.
+    expired: whether the credentials are refused: 401.
+    read_only: whether writes are refused: 403.
+  """
+
+  url = f"gs://{BUCKET}"
+
+  def __init__(self) -> None:
+    self._storage = MemoryStorage()
+    handler = type("OwnHandler", (Handler,), {"emulator": self})
+    self._server = Server(
+      ("127.0.0.1", 0), functools.partial(handler, self._storage)
+    )
+    self.port = self._server.server_port
+    self._random = random.Random(0)
+    self.repair()
+
+  def repair(self) -> None:
+    """Ends all faults, and begins a new log."""
+    self.log: list[Request] = []
+    self.applies: Callable[[Request], bool] = lambda request: True
+    self.fail_rate, self.fail_status = 0.0, 503
+    self.down = self.expired = self.read_only = False
+
+  def __enter__(self) -> "Emulator":
+    serve = functools.partial(self._server.serve_forever, poll_interval=0.02)
+    threading.Thread(target=serve, daemon=True).start()
+    self._post("/storage/v1/b", {"name": BUCKET})
+    return self
+
+  def __exit__(self, *_) -> None:
+    self._server.shutdown()
+    self._server.server_close()
+
+  def find_fault(self, request: Request) -> int | None:
+    """Returns the status of a fault, or None; raises if the link is down."""
+    if self.down:
+      raise ConnectionResetError("the link is down")
+    if self.expired:
+      return 401
+    if self.read_only and request.method not in ("GET", "HEAD"):
+      return 403
+    if self.applies(request) and self._random.random() < self.fail_rate:
+      return self.fail_status
+    return None
+
+  def list(self, prefix: str = "") -> list[str]:
+    """Returns the names of all objects that start with `prefix`."""
+    names = self._storage.objects.get(BUCKET, {})
+    return sorted(name for name in names if name.startswith(prefix))
+
+  def read(self, name: str) -> bytes:
+    return self._storage.get_file(BUCKET, name)
+
+  def delete(self, name: str) -> None:
+    self._storage.delete_file(BUCKET, name)
+
+  def write(self, name: str, data: bytes) -> None:
+    name = urllib.parse.quote(name, safe="")
+    path = f"/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}"
+    self._post(path, data)
+
+  def upload(self, folder: pathlib.Path, name: str) -> None:
+    """Copies a local folder, as gcloud does."""
+    for path in folder.rglob("*"):
+      if path.is_file():
+        self.write(f"{name}/{path.relative_to(folder)}", path.read_bytes())
+
+  def _post(self, path: str, body: bytes | dict) -> None:
+    headers = {DIRECT: "1", "Content-Type": "binary/any"}
+    if isinstance(body, dict):
+      body = json.dumps(body).encode()
+      headers["Content-Type"] = "application/json"
+    client = http.client.HTTPConnection("127.0.0.1", self.port)
+    client.request("POST", path, body, headers)
+    assert client.getresponse().status < 300, path
+    client.close()
+
+
+class Server(http.server.ThreadingHTTPServer):
+  daemon_threads = True
+  block_on_close = False
+  request_queue_size = 128
+
+  def handle_error(self, request, client_address):
+    pass  # connections break in these tests
+
+
 class Handler(server.RequestHandler):
+  """Answers the requests of one connection, or fails them."""
+
   protocol_version = "HTTP/1.1"
   disable_nagle_algorithm = True
+  emulator: Emulator
 
+  def log_message(self, *args):
+    pass
 
-if __name__ == "__main__":
-  objects.upload_partial = upload_part  # also called by objects.insert
-  server.HANDLERS = tuple(improve(*route) for route in server.HANDLERS)
-  storage = MemoryStorage()
-  handler = functools.partial(Handler, storage)
-  with socket.socket(fileno=int(sys.argv[1])) as listening:
-    emulator = http.server.ThreadingHTTPServer(
-      listening.getsockname(), handler, bind_and_activate=False
-    )
-    emulator.socket = listening
-    emulator.serve_forever()
+  def answer(self):
+    status = None
+    if DIRECT not in self.headers:
+      agent = self.headers.get("User-Agent", "").lower()
+      client = "tensorstore" if "tensorstore" in agent else agent
+      kind = name_kind(self.command, self.path)
+      request = Request(kind, client, self.command, self.path)
+      self.emulator.log.append(request)
+      status = self.emulator.find_fault(request)
+    if status is None:
+      server.Router(self).handle(self.command)
+      return
+    self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    message = MESSAGES.get(status, HTTPStatus(status).phrase)
+    error = {"error": {"code": status, "message": message}}
+    data = json.dumps(error).encode()
+    self.send_response(status)
+    self.send_header("Content-Type", "application/json")
+    self.send_header("Content-Length", str(len(data)))
+    self.end_headers()
+    self.wfile.write(data)
+
+  do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer

@@ -283,3 +283,11 @@ def test_symbols_pieces_and_stop_words_are_no_words_of_a_text(
   # Senses are left out on purpose.
   senses = dataclasses.replace(request, sources="wordnet senses=1")
   assert not run_table.describe_text(senses, table, counts_V)[1]
+
+
+def test_pieces_without_a_space_before_are_no_words_of_a_text():
+  tokens = ("<s>", "Ġhouse", "Ġcat", "house", "s")
+  table = SynonymTable.from_pairs([("house", "cat")], tokens, source="x")
+  counts_V = np.array([9, 1, 1, 9, 9])
+  line, _ = run_table.describe_text(TableRequest(), table, counts_V)
+  assert line.startswith("50.0%") and line.endswith("without: cat")

@@ -116,21 +116,6 @@ def test_each_term_of_the_loss_counts(bad, weight, num):
   assert np.isfinite(jax.tree.leaves(terms)).all()
 
 
-def test_an_id_beyond_the_vocabulary_is_skipped():
-  model = tiny.make_bert(layers=1)
-  options = tiny.make_options(hard_correction=False, soft_weight=0.0)
-  objective = tiny.make_objective(model, options, train=False)
-  batch = tiny.make_batch(0)
-  batch["tokens"][:, 2:5] = tiny.V + 5_000  # a vocabulary that was cut
-  tx = tiny.make_tx()
-  params = tiny.random_params(model)
-  state = step.init_state(lambda key: params, tx, 0)
-  train_step = jax.jit(step.make_train_step(objective, {"mlm": 1.0}, tx))
-  after, terms = train_step(state, jax.tree.map(jnp.asarray, batch), {})
-  assert terms["skipped"][0] == 1.0
-  jax.tree.map(np.testing.assert_array_equal, after.params, params)
-
-
 def test_evaluation_has_the_same_draws_for_a_row():
   def objective(params, inputs, keys_B, aux):
     del params, inputs, aux

@@ -1,7 +1,6 @@
 """Configs are compared by key; records survive kills, written once."""
 
 import json
-import os
 
 import pytest
 
@@ -153,22 +152,3 @@ def test_a_link_in_place_of_a_temporary_file_is_replaced(tmp_path):
     file.write(b"a\n")
   assert outside.read_text() == "mine\n"
   assert path.read_text() == "a\n" and not path.is_symlink()
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-@pytest.mark.parametrize("name", [files.LOCK, files.METRICS])
-def test_a_folder_or_pipe_in_place_of_a_file_is_a_disk_error(
-  tmp_path, make, name
-):
-  make(tmp_path / name)
-  assert metrics_file.read_records(tmp_path) == []
-  if name == files.METRICS and make is os.mkfifo:
-    write_steps(tmp_path, [1])  # replaces it
-    assert [x["step"] for x in load_records(tmp_path)] == [1]
-    return
-  with pytest.raises(DiskError, match=f"{name}' could not be written: "):
-    if name == files.METRICS:
-      write_steps(tmp_path, [1])
-    else:
-      with lock_file(tmp_path / name):
-        pass

@@ -47,16 +47,10 @@ def load_config(text: str) -> ConfigDict:
   """Loads the config that a value of --config names.
 
   A saved config is data, perhaps a stranger's, and must not lead to a program.
-  So that of a study is refused, which may name a config file to execute.
   """
   path, colon, arg = text.partition(":")
   if path.endswith(".json") or text.endswith(".json"):  # a URL has a colon
     config = load_saved(open_path("--config", text))
-    if config.task == "study":
-      raise InputError(
-        f"--config={text!r} is of a study, whose study.base may name a file to"
-        " execute. Run the command again with which the study was started."
-      )
   else:
     config = _execute(find_config(path), [arg] if colon else [])
   tables.check_keys(path, config)
@@ -100,9 +94,9 @@ def find_config(path: str) -> pathlib.Path:
   if name in names:
     return PACKAGED / f"{name}.py"
   hint = did_you_mean(name, names, "--config=")
-  hint = hint or f" Choose a file or {', '.join(names)}."
   raise InputError(
-    f"--config={path!r} is no file and no packaged config.{hint}"
+    f"--config={path!r} is no file and no packaged config."
+    + (hint or f" Choose a file or {', '.join(names)}.")
   )
 
 
@@ -138,11 +132,16 @@ def load_saved(
   `fix`, for another file, and for unknown keys or types.
   """
   with read_json(path, error, fix) as saved:
-    values = flatten(saved, kept=tables.DICTS)
+    values = flatten(saved)
+    if values.get("task") == "study":
+      raise error(
+        f"'{path}' is of a study, whose study.base may name a file to execute."
+        " Run the command again with which the study was started."
+      )
     if str(values.get("task")) not in tables.TABLES:
       raise error(f"'{path}' is not the config of a run. {fix}")
     config = tables.make_config(saved["task"])
-    expected = flatten(config.to_dict(), kept=tables.DICTS)
+    expected = flatten(config.to_dict())
     for name in sorted(values.keys() - expected.keys()):
       hint = did_you_mean(name, expected, "")
       raise error(
@@ -157,10 +156,6 @@ def load_saved(
       )
       print(printable(text))
     try:
-      # `update` would add to a dict.
-      for name in values.keys() & tables.DICTS:
-        section, _, last = name.partition(".")
-        config[section][last] = saved[section].pop(last)
       config.update(saved)  # checks types, and makes tuples of lists
     except (TypeError, ValueError) as e:
       raise error(f"'{path}': {e}. {fix}") from e

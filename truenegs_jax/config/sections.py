@@ -282,11 +282,6 @@ class Data(Section):
     'What rows hold: one document, or several ("packed"), which do not see'
     " each other.",
   )
-  overflow: str = choice(
-    ("carry", "discard"),
-    'What happens to tokens beyond the length of a row: "carry" moves them to'
-    ' the next row, "discard" drops them, as ELECTRA\'s code does.',
-  )
   held_out: float = key(
     0.02, "Share of the documents that is never trained on.", low=TINY, high=0.5
   )

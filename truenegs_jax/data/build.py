@@ -50,7 +50,6 @@ class RowsOptions:
   strip_accents: bool
   length: int
   layout: str = "electra"
-  overflow: str = "carry"
   held_out: float = 0.01  # the share of the documents to hold out, 0 to 0.5
 
 
@@ -219,7 +218,7 @@ def _lay_out(
   return layouts.lay_out(
     [(i, [*itertools.islice(lengths, len(lines))]) for i, lines in texts],
     tokens_T,
-    layouts.RowSpec(options.length, *ids, options.overflow, dtype),
+    layouts.RowSpec(options.length, *ids, dtype),
     layout=options.layout,
   )
 

@@ -118,19 +118,20 @@ def _read_lines(path: str) -> Iterator[str]:
 
 def _check_line(line: str, path: str, number: int) -> None:
   """Raises DataError for a long line, or one that is not text."""
-  if len(line) > MAX_CHARS:
-    raise DataError(
-      f"{path}:{number}: a line of more than {MAX_CHARS:,} characters. Put one"
-      " sentence or paragraph on a line, and a blank line between documents."
-    )
-  if line.isascii() and "\0" not in line:
-    return
-  if bad := BAD.search(line):
-    problem = _explain_bad(bad[0], line, path)
+  is_plain = line.isascii() and "\0" not in line
+  bad = None if is_plain else BAD.search(line)
+  if bad or len(line) > MAX_CHARS:
+    problem = _explain_bad(bad[0] if bad else "", line, path)
     raise DataError(f"{path}:{number}: {problem}")
 
 
 def _explain_bad(character: str, line: str, path: str) -> str:
+  """Says what to do about a character, or about a line that is too long."""
+  if not character:
+    return (
+      f"a line of more than {MAX_CHARS:,} characters. Put one sentence or"
+      " paragraph on a line, and a blank line between documents."
+    )
   code = f"U+{ord(character):04X}"
   if character == "\0":
     return "NUL in the text, as in binary files. Remove it, or the file."

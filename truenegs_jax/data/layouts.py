@@ -30,7 +30,6 @@ MAX_DOCUMENTS = 255  # per row: their numbers are uint8
 SEED = 0  # of all draws: rows do not depend on the seed of a run
 MIN_LENGTH = 8
 MAX_LENGTH = 65_536
-OVERFLOWS = ("carry", "discard")
 
 
 class Segment(NamedTuple):
@@ -46,13 +45,12 @@ class Segment(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RowSpec:
-  """Length of rows, ids of special tokens, overflow rule, dtype of tokens."""
+  """Length of rows, ids of special tokens, dtype of tokens."""
 
   length: int
   cls: int
   sep: int
   pad: int
-  overflow: str
   dtype: np.typing.DTypeLike
 
 
@@ -63,10 +61,9 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 LineOffsets = tuple[int, list[int]]
 
 
-def check_layout(name: str, *, length: int, overflow: str) -> None:
+def check_layout(name: str, *, length: int) -> None:
   """Raises InputError for invalid options of a layout."""
   one_of("data.layout", name, sorted(LAYOUTS))
-  one_of("data.overflow", overflow, OVERFLOWS)
   if not MIN_LENGTH <= length <= MAX_LENGTH:
     raise InputError(
       f"length={length} is not allowed. Set a --config.length from {MIN_LENGTH}"
@@ -119,18 +116,16 @@ def electra_rows(
   overfills A; the other lines are B. Types are 0 for `[CLS] A [SEP]` and 1 for
   `B [SEP]`. No row contains tokens of two documents.
 
-  `overflow="carry"` moves tokens that do not fit to the next row and keeps the
-  order of the text: the rows of a document, concatenated, are the document.
-  `overflow="discard"` is exactly the released code: it drops these tokens, and
-  a short line may still go to A after B has begun.
+  Tokens that do not fit are moved to the next row, and the text keeps its
+  order: the rows of a document, concatenated, are the document. The released
+  code drops these tokens, and a short line may still go to A after B has begun.
   """
-  rows_of = _carry_rows if spec.overflow == "carry" else _discard_rows
   for number, offsets in documents:
     if len(offsets) == 2 and offsets[1] - offsets[0] <= spec.length - 2:
       # One line that fits gives the same row for all draws, so skip seeding.
       yield [_segment_a(*offsets)]
     else:
-      yield from rows_of(offsets, spec.length, _draws(number))
+      yield from _carry_rows(offsets, spec.length, _draws(number))
 
 
 def packed_rows(
@@ -140,26 +135,18 @@ def packed_rows(
 
   All types are 0, so type 1 is never trained. A row has at most 255 documents.
 
-  `overflow="carry"` cuts a document that exceeds the free space. The rest
-  begins the next row, after another `[CLS]`. The rows, concatenated, are the
-  documents. A cut leaves at least 5 tokens on both sides (3 or 4 in rows of
-  less than 11); space that this leaves free is padding.
-
-  `overflow="discard"` drops the tokens of a document after the first L - 2:
-  most of the text if documents are long. A document that exceeds the free
-  space begins a new row, and the free space becomes padding.
+  A document that exceeds the free space is cut. The rest begins the next row,
+  after another `[CLS]`. The rows, concatenated, are the documents. A cut leaves
+  at least 5 tokens on both sides (3 or 4 in rows of less than 11); space that
+  this leaves free is padding.
   """
   capacity = spec.length - 2
   least = min(MIN_SEGMENT, (spec.length - 1) // 2)
-  if spec.overflow == "discard":
-    least = capacity
   row: Row = []
   free = capacity  # tokens that fit into the row, besides [CLS] and [SEP]
   for _, offsets in documents:
     start = offsets[0]
     stop = offsets[-1]
-    if spec.overflow == "discard":
-      stop = min(stop, start + capacity)
     while start < stop:
       size = _segment_size(stop - start, free, least)
       if not size or len(row) == MAX_DOCUMENTS:
@@ -222,32 +209,6 @@ def _carry_rows(
     carried = [end for end in sorted({middle, ends[-1]}) if end > stop]
 
 
-def _discard_rows(
-  offsets: list[int], length: int, draws: Iterator[float]
-) -> Iterator[Row]:
-  """Yields ELECTRA's rows of one document without tokens that do not fit."""
-  line = 0
-  while line < len(offsets) - 1:
-    start = offsets[line]
-    target = _target(draws, length)
-    last = bisect_left(offsets, start + target, line, len(offsets) - 1)
-    ends = offsets[line + 1 : last + 1]
-    budget = _budget_of_a(target, draws)
-    middle = _end_of_a(start, ends, budget, draws)
-    spans_a = [(start, middle)]
-    spans_b = []
-    size_a = middle - start
-    for begin, end in itertools.pairwise(ends[ends.index(middle) :]):
-      if size_a + end - begin < budget:
-        spans_a.append((begin, end))
-        size_a += end - begin
-      else:
-        spans_b.append((begin, end))
-    row = _cut_segment(spans_a, 0, length - 2)
-    yield row + _cut_segment(spans_b, 1, length - 3 - size_a)
-    line = last
-
-
 def _target(draws: Iterator[float], length: int) -> int:
   """Draws the number of tokens to collect for a row."""
   if next(draws) >= SHORT_SHARE:
@@ -273,20 +234,6 @@ def _end_of_a(
 
 def _segment_a(start: int, stop: int) -> Segment:
   return Segment(start, stop, 0, 1, True, True)
-
-
-def _cut_segment(spans: list[tuple[int, int]], type: int, size: int) -> Row:
-  """Cuts the spans of segment A (type 0) or B (type 1) to `size` tokens."""
-  row: Row = []
-  for start, stop in spans:
-    if size > 0:
-      end = min(stop, start + size)
-      has_cls = type == 0 and not row
-      row.append(Segment(start, end, type, 1, has_cls, False))
-    size -= stop - start
-  if row:
-    row[-1] = row[-1]._replace(has_sep=True)
-  return row
 
 
 def _segment_size(size: int, free: int, least: int) -> int:

@@ -32,7 +32,6 @@ from truenegs_jax.runtime.paths import cache_folder, is_bucket, open_path
 from truenegs_jax.runtime.text import is_url
 
 RECORDS = "unfinished-"  # and what decides the rows: a folder beside them
-MAX_PASSES = 100_000  # of a part; the manifest lists its shards in each
 STARTED = "started"  # file in it, as a bucket has no empty folders
 # Shards, and temporary files of a process that was killed.
 REMOVABLE = re.compile(rf"{rows.SHARD_NAME.pattern}|\..*\.[0-9a-f]{{16}}")
@@ -89,7 +88,7 @@ def make_plan(
   reader = None
   if open_wordnet and "wordnet" in sources.named_sources(data.sources):
     reader = open_wordnet()
-  layouts.check_layout(data.layout, length=length, overflow=data.overflow)
+  layouts.check_layout(data.layout, length=length)
   named = open_path("data.rows", data.rows).resolve() if data.rows else None
   open_text = functools.partial(
     sources.open_corpus, data.sources, reader=reader
@@ -122,7 +121,6 @@ def make_plan(
     lowercase=lowercase,
     strip_accents=strip_accents,
     layout=data.layout,
-    overflow=data.overflow,
     held_out=data.held_out,
   )
   folder = named or cache_folder().resolve() / "rows" / _fingerprint(options)
@@ -305,12 +303,11 @@ def _write_manifest(spec: BuildSpec, corpus: Corpus) -> dict[str, Any]:
 
   Raises DataError if there are no rows.
   """
-  parts, slices = _sum_units(spec, corpus)
-  shards: dict[str, Shards] = {split: [] for split in rows.SPLITS}
   records: Records = {}
-  for part, own in zip(parts, slices, strict=True):
-    for split in rows.SPLITS:
-      listed = _list_shards(spec, split, own, records)
+  parts, shards_by_part = _sum_units(spec, corpus, records)
+  shards: dict[str, Shards] = {split: [] for split in rows.SPLITS}
+  for split, by_part in shards_by_part.items():
+    for part, listed in zip(parts, by_part, strict=True):
       passes = part["passes"] if split == "train" else 1.0
       shards[split] += _repeat(listed, passes)
   if not any(shards.values()):
@@ -357,48 +354,37 @@ def _write_manifest(spec: BuildSpec, corpus: Corpus) -> dict[str, Any]:
 
 
 def _sum_units(
-  spec: BuildSpec, corpus: Corpus
-) -> tuple[list[dict[str, Any]], list[list[str]]]:
-  """Returns counts and names of slices of each part.
+  spec: BuildSpec, corpus: Corpus, files: Records
+) -> tuple[list[dict[str, Any]], dict[str, list[Shards]]]:
+  """Returns counts of each part, and the shards of each split and part.
 
-  Raises DataError for a part with no text, or far less than its weight.
+  Adds the records of their files. Raises DataError for a part without text.
   """
   parts: list[dict[str, Any]] = [
     {"documents": 0, "text_bytes": 0} for _ in corpus.parts
   ]
-  slices: list[list[str]] = [[] for _ in corpus.parts]
+  shards: dict[str, list[Shards]] = {
+    split: [[] for _ in corpus.parts] for split in rows.SPLITS
+  }
   for unit in corpus.units:
     name = build.unit_name(corpus, unit)
     record = spec.read_record(name)
     part = parts[unit[0]]
     part["documents"] += record["documents"]
     part["text_bytes"] += record["text_bytes"]
-    numbers = range(record["slices"])
-    slices[unit[0]] += [build.slice_name(name, number) for number in numbers]
+    for number in range(record["slices"]):
+      shard = build.slice_name(name, number)
+      about = spec.read_record(shard)
+      for split, by_part in shards.items():
+        if count := about[split]["rows"]:
+          by_part[unit[0]].append((shard, count))
+          for field in rows.FIELDS:
+            file = rows.shard_name(split, shard, field)
+            files[file] = about["files"][file]
   passes = corpus.passes([part["text_bytes"] for part in parts])
-  for index, number in enumerate(passes):
-    if number > MAX_PASSES:
-      raise DataError(
-        f"data.sources: {corpus.parts[index].name!r} would be repeated"
-        f" {number:,.0f} times. Set a smaller weight= for it."
-      )
-    parts[index]["passes"] = round(number, 6)
-  return parts, slices
-
-
-def _list_shards(
-  spec: BuildSpec, split: str, slices: list[str], files: Records
-) -> Shards:
-  """Lists the shards of a split, and adds the records of their files."""
-  shards = []
-  for name in slices:
-    record = spec.read_record(name)
-    if count := record[split]["rows"]:
-      shards.append((name, count))
-      for field in rows.FIELDS:
-        file = rows.shard_name(split, name, field)
-        files[file] = record["files"][file]
-  return shards
+  for part, number in zip(parts, passes, strict=True):
+    part["passes"] = round(number, 6)
+  return parts, shards
 
 
 def _repeat(shards: Shards, passes: float) -> Shards:

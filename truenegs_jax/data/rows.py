@@ -116,29 +116,35 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
   with read_json(path, DataError, REBUILD, MAX_VALUES) as manifest:
     if manifest.pop("checksum") != hash_json(manifest):
       raise ValueError("changed or damaged")
-    if manifest["version"] != VERSION:
-      raise ValueError(f"not of version {VERSION}")
-    if not re.fullmatch("[0-9a-f]{16}", manifest["fingerprint"]):
-      raise ValueError("its fingerprint is not 16 hex digits")
-    names = {*manifest["files"]}
-    for name in names:
-      if name not in OTHER_FILES and not SHARD_NAME.fullmatch(name):
-        raise ValueError(f"{name[:100]!r} is no file of rows")
-    if UNIGRAMS not in names or len(names & {*FILES}) != 1:
-      raise ValueError("it has no vocabulary")
-    numbers = [manifest["tokenizer"]["size"], manifest["options"]["length"]]
-    for split in SPLITS:
-      for shard, count in manifest["splits"][split]["shards"]:
-        if not {shard_name(split, shard, field) for field in FIELDS} <= names:
-          raise ValueError("it lists a shard that it has not")
-        numbers.append(count)
-    for record in manifest["files"].values():
-      numbers += [record["bytes"], record["crc32"]]
-    for part in manifest["parts"]:
-      numbers += [part["documents"], part["text_bytes"]]
-    if not all(type(x) is int and x >= 0 for x in numbers):
-      raise ValueError("a size is no whole number, or below 0")
+    if problem := _find_problem(manifest):
+      raise ValueError(problem)
   return manifest
+
+
+def _find_problem(manifest: dict[str, Any]) -> str:
+  """Returns what makes a manifest unusable; "" for nothing."""
+  if manifest["version"] != VERSION:
+    return f"not of version {VERSION}"
+  if not re.fullmatch("[0-9a-f]{16}", manifest["fingerprint"]):
+    return "its fingerprint is not 16 hex digits"
+  names = {*manifest["files"]}
+  for name in names:
+    if name not in OTHER_FILES and not SHARD_NAME.fullmatch(name):
+      return f"{name[:100]!r} is no file of rows"
+  if UNIGRAMS not in names or len(names & {*FILES}) != 1:
+    return "it has no vocabulary"
+  numbers = [manifest["tokenizer"]["size"], manifest["options"]["length"]]
+  for split in SPLITS:
+    for shard, count in manifest["splits"][split]["shards"]:
+      if not {shard_name(split, shard, field) for field in FIELDS} <= names:
+        return "it lists a shard that it has not"
+      numbers.append(count)
+  for record in manifest["files"].values():
+    numbers += [record["bytes"], record["crc32"]]
+  for part in manifest["parts"]:
+    numbers += [part["documents"], part["text_bytes"]]
+  is_valid = all(type(x) is int and x >= 0 for x in numbers)
+  return "" if is_valid else "a size is no whole number, or below 0"
 
 
 def open_rows(folder: str | pathlib.Path, split: str) -> Rows:

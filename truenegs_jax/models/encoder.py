@@ -155,10 +155,9 @@ def make_generator_config(
   """Builds the config of a generator for a discriminator.
 
   `sizes` are width, layers, heads and ffn. One that is 0 is derived: the width
-  is the discriminator's, scaled by `multiplier`; heads have 64 units and ffn is
-  4 widths, as in ELECTRA (`run_pretraining.py:get_generator_config`). If the
-  backbone does not project embeddings, 0 halves the layers, as in DeBERTaV3,
-  and other sizes are the discriminator's.
+  is scaled by `multiplier`; heads have 64 units and ffn is 4 widths, as in
+  ELECTRA (`run_pretraining.py:get_generator_config`). If the backbone does not
+  project embeddings, layers are halved, as in DeBERTaV3, and no others change.
   """
   if len(sizes) != 4:
     raise InputError(

@@ -189,9 +189,6 @@ def _run(
     in_specs += [units, line, line]
     results = [(like, units)] * 3
   out_shape, out_specs = zip(*results, strict=True)
-  name = kernel.__name__
-  if settings.window:
-    name += f"_window{settings.window}"
   return pl.pallas_call(
     functools.partial(kernel, settings, blocks),
     grid=(rows, heads, length // blocks.fixed),
@@ -199,7 +196,7 @@ def _run(
     out_specs=out_specs,
     out_shape=out_shape,
     compiler_params=params,
-    name=name,
+    name=kernel.__name__,
     interpret=settings.interpret,
   )(*arrays)
 

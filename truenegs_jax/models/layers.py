@@ -17,9 +17,8 @@ Array = jax.Array
 class Dense(nn.Dense):
   """`flax.linen.Dense` with f32 parameters and a faster product on CPUs.
 
-  With `parts` it is a sequence of as many layers without biases, in one
-  product: its kernel is `[D, parts, features]`, of which a mesh splits each
-  part.
+  With `parts` it is as many layers without biases, in one product: its kernel
+  is `[D, parts, features]`, of which a mesh splits each part.
   """
 
   parts: int = 0

@@ -41,11 +41,8 @@ def detection_loss(
   >>> round(float(total / count), 4)
   0.0001
 
-  Args:
-    detect_BxL: f32 logits (Clark et al. 2020, section 3.1).
-    replaced_BxL: the target: 0 where the sample equals the original token, else
-      1, or a probability between.
-    real_BxL: bool or 0 and 1; 0 for padding.
+  `detect_BxL` are f32 logits (Clark et al. 2020, section 3.1), and the target
+  `replaced_BxL` is from 0 (original) to 1. `real_BxL` is 0 for padding.
   """
   loss_BxL = optax.sigmoid_binary_cross_entropy(
     detect_BxL, replaced_BxL.astype(jnp.float32)

@@ -4,8 +4,8 @@ The rules are ELECTRA's (google-research/electra, `pretrain_helpers.py:mask`)
 with one change: positions are drawn without replacement, which its author calls
 the fix (issue 41 of that repository).
 
-K depends on the length of the rows only, so that shapes are static. Slots that
-a short row does not need have weight 0 and position 0.
+K depends on the length of the rows only. Slots that a short row does not need
+have weight 0 and position 0.
 """
 
 import dataclasses
@@ -94,8 +94,7 @@ def hide_slots(
   >>> slots.positions_BxK.shape, bool((masked_BxL != tokens_BxL).sum() <= 1)
   ((1, 1), True)
 
-  Arrays are int32; `documents_BxL` is 0 for padding. `keys_B` has one typed key
-  per row (`rng.row_keys`).
+  `documents_BxL` is 0 for padding, `keys_B` is of `rng.row_keys`.
   """
   slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options)
   return slots, apply_mask(tokens_BxL, slots, keys_B, options)

@@ -57,8 +57,8 @@ def mlm_loss(
     gold_BxK: int32; -100, or any number below 0, for no slot.
     weight_BxK: 1 for a slot in use, else 0; None for 1.
     table: `SynonymTable.arrays`, which corrects; None for the plain loss.
-    words_BxK: result of `is_whole_word`: other slots are neither corrected nor
-      smoothed (footnote 5), as in `truenegs main`. None: all slots are.
+    words_BxK: result of `is_whole_word`; only these slots are corrected and
+      smoothed (footnote 5). None: all slots are.
     smoothing: share of the target for synonyms; needs `table.arrays("ids")`.
     smoothing_by: "uniform", "model", "balanced" or "set".
   """
@@ -169,8 +169,7 @@ def slot_terms(
   These are `mlm`, the loss over the slots that hard correction keeps (Zhang et
   al. 2023, equation 2), and `_corrected_shares`; `mlm_uncorrected`, the plain
   cross-entropy of all slots, if it differs; in evaluation `mlm_hidden`, that of
-  the slots that show [MASK]; and `pair_cosine`, which detects a collapse of the
-  embeddings. Further terms of both objectives belong here.
+  slots that show [MASK]; and `pair_cosine`. Terms of both models belong here.
   """
   terms: Terms = {}
   kept_BxK = weight_BxK = predictions.slots.weight_BxK
@@ -268,9 +267,8 @@ def smoothing_change(
 ) -> Array:
   """Returns what smoothing adds to the cross-entropy of each slot, `[B, K]`.
 
-  Smoothing moves a share of the target from the gold token to its synonyms.
-  With logits z, p = softmax(z), a gold token g, its synonyms N and the share e,
-  the cross-entropy changes by
+  A share of the target moves from the gold token to its synonyms. With logits
+  z, p = softmax(z), a gold token g, its synonyms N and the share e, these are
 
     uniform   e (z[g] - mean of z[N]): every synonym gets the same
     model     e (z[g] - logsumexp of z[N + g]): as much as the model gives it
@@ -281,11 +279,8 @@ def smoothing_change(
   `rates_VxS` of a table has q, 1 / the longer of the two tokens' lists. Only
   the listed logits are read. See docs/explanation/proper_corrections.md.
 
-  Args:
-    logits_BxKxS: of `tokens_BxKxS`, floats.
-    tokens_BxKxS: result of `negatives.list_synonyms`.
-    aux: the table; "balanced" needs `SynonymTable.arrays(rates=True)`.
-    share, by: of `check_smoothing`.
+  `tokens_BxKxS` are the result of `negatives.list_synonyms`. For "balanced",
+  `aux` is `SynonymTable.arrays(rates=True)`.
   """
   check_smoothing(share, by)
   gold_BxKx1 = tokens_BxKxS[..., :1]

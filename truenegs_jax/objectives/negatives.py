@@ -1,9 +1,8 @@
 """Finds false negatives in a synonym table, and builds a table of embeddings.
 
 On the device a table is a bit matrix `bits_VxW` (uint32), or lists `ids_VxS`
-(int32, padded with -1). A table from a lexicon is fixed before the first step.
-The model's own table, which the paper does not have, lists the tokens of the
-closest embeddings and changes with them.
+(int32, padded with -1). The model's own table, which the paper does not have,
+lists the tokens of the closest embeddings and changes with them.
 """
 
 from collections.abc import Mapping

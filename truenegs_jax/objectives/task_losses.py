@@ -33,8 +33,8 @@ def task_terms(
 
   Args:
     params: of `model`, an unbound `finetune.DownstreamModel`.
-    inputs: `tokens`, `types` and `documents`, int32 `[B, L]`; `weight`, f32
-      `[B]`, 0 for a row that does not count; the targets of the kind.
+    inputs: those of the network; `weight`, f32 `[B]`, 0 for a row that does not
+      count; the targets of the kind.
     keys_B: one typed key per row (`rng.row_keys`).
     aux: not used.
     kind: a name in LOSSES, that of the model's head.

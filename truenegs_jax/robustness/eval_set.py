@@ -1,10 +1,7 @@
 """Sets to score on: our own, which are saved, and those of others.
 
-  AddSent, AddOneSent   SQuAD's JSON; variants of question ID are "ID-..."
-  TextFlint, our own    ori_X.json and trans_X.json, JSON lines in one order
-
-or data sets of SQuAD's columns as hf:NAME. A question of AddSent counts by its
-worst variant (https://arxiv.org/abs/1707.07328).
+TextFlint's sets and ours are two files, ori_X.json and trans_X.json: JSON lines
+in one order. Any other file or data set of SQuAD's form has no originals.
 """
 
 import dataclasses
@@ -32,24 +29,14 @@ class EvalSet:
   name: str  # in the config and in results
   title: str  # in tables
   original: Sequence[Question]  # N before the change, or none
-  # The N changed ones, unless there are `variants`.
-  transformed: Sequence[Question]
+  transformed: Sequence[Question]  # the N changed ones
   about: Mapping[str, Any]  # source, or seed, resources and counts; for JSON
-  # For each original, the indices of its variants in `transformed`; the worst
-  # counts, or the original again if there are none. Empty if each question
-  # stands for itself.
-  variants: Sequence[Sequence[int]] = ()
 
   @property
   def sides(self) -> dict[str, Sequence[Question]]:
     """The questions of both sides, if there are any, by name."""
     sides = {ORIGINAL: self.original, TRANSFORMED: self.transformed}
     return {side: questions for side, questions in sides.items() if questions}
-
-  @property
-  def size(self) -> int:
-    """Number of scored questions."""
-    return len(self.variants or self.transformed)
 
 
 def save_set(x: EvalSet, folder: pathlib.Path) -> None:
@@ -89,15 +76,12 @@ def find_name(where: str) -> str:
 def read_published(name: str, where: str) -> EvalSet:
   """Reads a published set, a file or hf:NAME."""
   original: Sequence[Question] = []
-  variants: Sequence[Sequence[int]] = []
   path = pathlib.Path(where).expanduser()
   if path.name.startswith(TEXTFLINT):
     original, transformed = _read_pair(path)
   else:
-    questions = squad.read_squad(where, split="dev")
-    original, transformed, variants = _group_variants(questions)
-  about = {"source": where}
-  return EvalSet(name, name, original, transformed, about, variants)
+    transformed = squad.read_squad(where, split="dev")
+  return EvalSet(name, name, original, transformed, {"source": where})
 
 
 def _read_pair(path: pathlib.Path) -> list[list[Question]]:
@@ -113,20 +97,3 @@ def _read_pair(path: pathlib.Path) -> list[list[Question]]:
         f" {key!r} there. Use the two files of one run."
       )
   return sides
-
-
-def _group_variants(
-  questions: Sequence[Question],
-) -> tuple[list[Question], list[Question], list[list[int]]]:
-  """Returns originals, their variants, and the indices of each one's."""
-  base = {q.key: q.key.partition("-")[0] for q in questions}
-  variants = {
-    key: list[int]() for key, x in base.items() if x not in base or x == key
-  }
-  transformed = [q for q in questions if q.key not in variants]
-  if not transformed:
-    return [], list(questions), []
-  for i, question in enumerate(transformed):
-    variants[base[question.key]].append(i)
-  original = [q for q in questions if q.key in variants]
-  return original, transformed, list(variants.values())

@@ -9,12 +9,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from scipy import stats
 
 from truenegs_jax.report.page import Table
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
-from truenegs_jax.tasks.scoring import Scores, mean_scores, score_runs
+from truenegs_jax.tasks.scoring import Scores, score_runs
 from truenegs_jax.tasks.task import SQUAD, TASKS, Question
 
 EXACT = "em"
@@ -51,7 +50,7 @@ PAPER = {
 # Scores on both sides of a set by model and metric.
 Published = Mapping[str, Mapping[str, tuple[float, float]]]
 Answers = Sequence[Sequence[Any]]  # [S, N]
-SetScores = dict[str, dict[str, Scores]]  # by metric, and by side or DROP
+SetScores = dict[str, dict[str, Scores]]  # by side or DROP, and by metric
 
 
 def estimate(scores: Scores) -> dict[str, float]:
@@ -59,7 +58,8 @@ def estimate(scores: Scores) -> dict[str, float]:
 
   `se` is its standard error for other questions.
   """
-  score_N = questions_scores(scores).mean(0)
+  assert scores.example_SxN is not None  # as for all metrics of questions
+  score_N = scores.example_SxN.mean(0)
   se = float(stats.sem(score_N)) if scores.size > 1 else 0.0
   return {"value": float(scores.by_run().mean()), "se": se}
 
@@ -93,12 +93,11 @@ def score_model(
   by_set = {x.name: score_set(x, answered) for x in sets}
   saved = {}
   for i, (folder, seed) in enumerate(seeds.items()):
-    values: dict[str, dict[str, float]] = {}
-    for name, by_metric in by_set.items():
-      for metric, by_side in by_metric.items():
-        for side, scores in by_side.items():
-          split = values.setdefault(f"{name} {side}", {})
-          split[metric] = float(scores.by_run()[i])
+    values = {
+      f"{name} {side}": {m: float(x.by_run()[i]) for m, x in scores.items()}
+      for name, by_side in by_set.items()
+      for side, scores in by_side.items()
+    }
     answers = {
       split: {
         "keys": [y.key for y in questions],
@@ -117,45 +116,13 @@ def score_set(x: EvalSet, answers: Mapping[str, Answers]) -> SetScores:
 
   A set without originals has no drop.
   """
-  by_side: dict[str, dict[str, Scores]] = {}
+  by_side: SetScores = {}
   for side, questions in x.sides.items():
     golds = [y.gold for y in questions]
     by_side[side] = score_runs(METRICS, golds, answers[f"{x.name} {side}"])
-  if x.variants:
-    by_side[TRANSFORMED] = _worst_variants(x.variants, **by_side)
   if before := by_side.get(ORIGINAL):
     by_side[DROP] = {m: before[m] - by_side[TRANSFORMED][m] for m in METRICS}
-  return {m: {side: y[m] for side, y in by_side.items()} for m in METRICS}
-
-
-def questions_scores(scores: Scores) -> np.ndarray:
-  """Returns the scores of runs on questions, f64 [S, N]."""
-  assert scores.example_SxN is not None  # as for all metrics of questions
-  return scores.example_SxN
-
-
-def _worst_variants(
-  variants: Sequence[Sequence[int]],
-  original: Mapping[str, Scores],
-  transformed: Mapping[str, Scores],
-) -> dict[str, Scores]:
-  """Returns the scores of the variant with the lowest F1.
-
-  Exact match is that of the same variant, the first of equal ones. A question
-  without variants has its original's scores (Jia & Liang 2017, section 4.1).
-  """
-  size = transformed[F1].size
-  both = {
-    m: np.hstack([questions_scores(x), questions_scores(original[m])])
-    for m, x in transformed.items()
-  }
-  columns = [np.array(x or [size + i]) for i, x in enumerate(variants)]
-  worst = [x_V[both[F1][:, x_V].argmin(1)] for x_V in columns]
-  worst_SxN = np.stack(worst, 1)
-  return {
-    m: mean_scores(np.take_along_axis(score_SxN, worst_SxN, 1))
-    for m, score_SxN in both.items()
-  }
+  return by_side
 
 
 def make_result(
@@ -163,14 +130,13 @@ def make_result(
 ) -> dict[str, Any]:
   """Makes what results.json has of a set; the model is a `network`."""
   estimates = {
-    metric: {side: estimate(y) for side, y in sides.items()}
-    for metric, sides in scores.items()
+    metric: {side: estimate(y[metric]) for side, y in scores.items()}
+    for metric in METRICS
   }
   return {
     "title": x.title,
     **x.about,
-    "questions": x.size,
-    "variants": x.variants,
+    "questions": len(x.transformed),
     "scores": {model: estimates},
     "paper": find_published(x.title, network),
   }

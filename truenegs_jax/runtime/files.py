@@ -158,6 +158,8 @@ def remove_folder(path: pathlib.Path) -> None:
 
 def open_append(path: pathlib.Path) -> IO[bytes]:
   """Opens a file for appending; OSError for a link, which may lead anywhere."""
+  if path.is_symlink() or (path.exists() and not path.is_file()):
+    raise OSError(errno.EINVAL, "it is a link or no file")
   # Without a buffer, closing it on a full disk does not fail.
   flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
   return open(os.open(path, flags, 0o666), "ab", buffering=0)

@@ -284,10 +284,16 @@ def run_parts(
   tried = set[str]()
   while True:
     states = read_states(parts, root)
-    part = find_next([x for x in parts if x.key not in tried], states)
-    if part is None:
+    ready = [
+      x
+      for x in parts
+      if x.key not in tried and states[x.key] in OPEN
+      if not x.needs or states.get(x.needs) == State.DONE
+    ]
+    if not ready:
       failed = (key for key, x in states.items() if x == State.FAILED)
       return next((read_failure(root / key)["code"] for key in failed), 0)
+    part = ready[0]
     tried.add(part.key)
     with progress.working(console, f"{part.key} [{describe_progress(states)}]"):
       code = _run_part(part, root / part.key, console)
@@ -295,15 +301,6 @@ def run_parts(
       return code
     if read_failure(root / part.key):
       console.print(describe_failure(part, root), soft_wrap=True)
-
-
-def find_next(parts: Sequence[Part], states: States) -> Part | None:
-  """Returns the first part that can be started."""
-  for part in parts:
-    is_ready = not part.needs or states.get(part.needs) == State.DONE
-    if is_ready and states[part.key] in OPEN:
-      return part
-  return None
 
 
 def _run_part(part: Part, folder: pathlib.Path, console: Console) -> int:

@@ -204,18 +204,13 @@ def read_corrections(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
 
 
 def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
-  """Returns the scores of each set, side and fine-tuning of a results.json.
-
-  Those of the questions are unknown if a question has several variants.
-  """
+  """Returns the scores of each set, side and fine-tuning of a results.json."""
   collected = []
   for name, x in saved["sets"].items():
     for record in saved["runs"].values():
       for side in SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
-          score_N = None
-          if not x["variants"]:
-            score_N = _question_scores(record["answers"], name, side, metric)
+          score_N = _question_scores(record["answers"], name, side, metric)
           key = x["title"], record["seed"], f"{metric} {side}"
           collected.append(make(*key, value, score_N))
   return collected
