@@ -114,8 +114,8 @@ def prepare(tmp_path_factory):
   folder = tmp_path_factory.mktemp("corpora")
   folders, load = write_standins(folder), datasets.load_dataset_builder
 
-  def load_builder(name, config, *, data_files, revision):
-    assert revision and data_files is None
+  def load_builder(name, config, *, revision):
+    assert revision
     builder = load(folders.get(name, name), config)
     builder.hash = revision  # the commit
     return builder
