@@ -82,15 +82,9 @@ def check_text(folder, texts) -> None:
   assert not any(rest.values())
 
 
-@pytest.mark.parametrize(
-  ("layout", "weights"), [("electra", ""), ("packed", " weight=1")]
-)
-def test_rows_have_the_text_whoever_builds_them(
-  tmp_path, small, layout, weights
-):
-  spec = write_sources(tmp_path)
-  spec = ", ".join(part + weights for part in spec.split(","))
-  options = {"layout": layout, "held_out": 0.1}
+def test_rows_have_the_text_whoever_builds_them(tmp_path, small):
+  spec = ", ".join(f"{x} weight=1" for x in write_sources(tmp_path).split(","))
+  options = {"layout": "packed", "held_out": 0.1}
   manifest = write_rows(tmp_path / "one", spec, **options)
   expected = read_files(tmp_path / "one")
   if importlib.util.find_spec("apache_beam"):
@@ -99,11 +93,11 @@ def test_rows_have_the_text_whoever_builds_them(
   write_rows(tmp_path / "three", spec, workers=3, **options)
   assert read_files(tmp_path / "three") == expected
   assert len(manifest["splits"]["train"]["shards"]) > 9
-  assert {*expected} >= {"manifest.json", *manifest["files"]}
   assert list_files(tmp_path / "three") == sorted(expected)
+  assert {*expected} == {"manifest.json", *manifest["files"]}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_text_is_in_rows_in_order(tmp_path, monkeypatch, seed):
   rng = random.Random(seed)
   monkeypatch.setattr(build, "MIN_SLICE", rng.choice([10, 300, 10**6]))

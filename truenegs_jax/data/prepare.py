@@ -382,8 +382,8 @@ def _sum_units(
             file = rows.shard_name(split, shard, field)
             files[file] = about["files"][file]
   passes = corpus.passes([part["text_bytes"] for part in parts])
-  for part, number in zip(parts, passes, strict=True):
-    part["passes"] = round(number, 6)
+  for part, times in zip(parts, passes, strict=True):
+    part["passes"] = round(times, 6)
   return parts, shards
 
 

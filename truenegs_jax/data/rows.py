@@ -69,7 +69,7 @@ class Rows:
   manifest: dict[str, Any]
   # Of each listed shard, as it is on disk: tokens_RxL (uint16 or uint32),
   # types_RxL and documents_RxL (uint8).
-  shards: tuple[tuple[np.memmap, ...], ...]
+  shards: tuple[tuple[np.ndarray, ...], ...]
   # The index of the first row of each shard, and the number of rows.
   starts: np.ndarray
   unigram_V: np.ndarray  # int64, the count of each entry in the training split
@@ -154,7 +154,7 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   manifest = read_manifest(folder)
   length = manifest["options"]["length"]
   listed = manifest["splits"][split]["shards"]
-  opened: dict[str, tuple[np.memmap, ...]] = {}
+  opened: dict[str, tuple[np.ndarray, ...]] = {}
   for shard, count in sorted(listed, key=lambda x: -x[1]):
     if shard not in opened:
       names = (shard_name(split, shard, field) for field in FIELDS)
@@ -169,8 +169,8 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   return Rows(folder, split, manifest, shards, starts, np.array(unigram_V))
 
 
-def _open_shard(path: pathlib.Path, length: int, count: int) -> np.memmap:
-  """Opens a file of `count` rows of `length` or more; DataError if not."""
+def _open_shard(path: pathlib.Path, length: int, count: int) -> np.ndarray:
+  """Maps a file of `count` rows of `length` or more; DataError if not."""
   try:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     is_whole = array.shape[1:] == (length,) and len(array) >= count
@@ -180,7 +180,7 @@ def _open_shard(path: pathlib.Path, length: int, count: int) -> np.memmap:
     if isinstance(error, OSError) and error.errno in (*FAILING, errno.EMFILE):
       raise
     raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
-  return array
+  return array.view(np.ndarray)  # which is indexed faster
 
 
 def copy_rows(folder: str | pathlib.Path) -> pathlib.Path:
