@@ -2,7 +2,6 @@
 
 import io
 import re
-import sys
 
 import pytest
 from rich.console import Console
@@ -75,12 +74,3 @@ def test_lines_tell_count_share_and_time_left(monkeypatch):
   text = count_items(monkeypatch, items=400, secs=1.0)
   first = re.search("Rows: (.*)", text)[1]
   assert first == "2%, 0:06:30 left, 10 of 400"
-
-
-def test_other_processes_show_nothing_and_keep_their_standard_error():
-  out, stderr = io.StringIO(), sys.stderr
-  console = Console(file=out, force_terminal=True, quiet=True)
-  with progress.working(console, "Compiling") as show:
-    show(0.5, "half")
-    is_kept = sys.stderr is stderr
-  assert is_kept and not out.getvalue()
