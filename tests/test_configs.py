@@ -325,16 +325,6 @@ def test_unknown_or_conflicting_arguments_are_refused(arg):
 
 
 @pytest.mark.parametrize(
-  ("warmup_steps", "steps", "expected"),
-  [(25, 100, ""), (0, 1, ""), (26, 100, "more than a quarter")],
-)
-def test_a_long_warmup_is_warned_of(warmup_steps, steps, expected):
-  warnings = []
-  checks.check_warmup(warmup_steps, steps, warnings.append)
-  assert len(warnings) == bool(expected) and expected in "".join(warnings)
-
-
-@pytest.mark.parametrize(
   ("changes", "message"),
   [
     ({"smoothing": 1.0, "smoothing_by": "balanced"}, "set needs 1"),

@@ -102,20 +102,3 @@ def test_every_key_of_every_config_has_a_row_with_a_meaning(monkeypatch):
       flatten(module.get_config().to_dict(), kept=DICTS).keys() - described
     )
     assert not missing, name
-
-
-def test_readme_has_the_figures_of_the_run_that_pages_show(monkeypatch):
-  monkeypatch.syspath_prepend(str(ROOT / "docs"))
-  figures = importlib.import_module("demo_figures")
-  numbers = {**figures.numbers(), "chance": "0.5"}
-  readme = (ROOT / "README.md").read_text()
-  section = readme.partition("## Results")[2].partition("**Never run")[0]
-  shown = {*re.findall(r"\b\d+[.,]\d+\b", section)}
-  assert len(shown) > 10 and shown <= {*numbers.values()}
-  assert numbers["command"] in section
-  printed = figures.PRINTED.read_text()
-  for name in ("mlm", "mlm_hidden", "detect"):
-    value = f"{numbers[name]} ± {numbers[f'{name}_error']}"
-    assert value in section and value in printed
-  assert f"{numbers['searched']} predictions" in section
-  assert f"{numbers['searched']} predictions" in printed

@@ -125,13 +125,6 @@ def test_short_sha256_is_a_prefix_of_sha256():
   assert files.short_sha256(b"Schw", "äne") == digest[:16]
 
 
-def test_a_lock_file_that_cannot_be_opened_is_a_disk_error(tmp_path):
-  (tmp_path / "file").touch()
-  with pytest.raises(DiskError, match="lock' could not be written: Not a dir"):
-    with files.lock_file(tmp_path / "file" / "lock"):
-      pass
-
-
 def test_a_lock_excludes_others_until_it_is_released(tmp_path):
   path = tmp_path / "lock"
   assert not files.is_locked(path)

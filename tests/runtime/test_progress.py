@@ -35,15 +35,6 @@ def test_work_has_two_lines_in_a_log_and_none_that_last_on_a_terminal(fails):
   assert shown.rstrip().endswith("\x1b[2K") and "\x1b[?25h" in shown
 
 
-def test_nothing_is_animated_in_a_pipe_of_a_notebook(monkeypatch, capsys):
-  for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
-    monkeypatch.setenv(name, "1")
-  for console in (progress.make_console(), progress.log_console()):
-    with progress.working(console, "Compiling"):
-      pass
-  assert "\x1b" not in "".join(capsys.readouterr())
-
-
 @pytest.mark.parametrize("control", ["\x1b[2J", "\r", "\x07", "\x7f", "\x9b"])
 def test_texts_send_no_control_characters_to_the_terminal(control, capsys):
   text = f"a{control} :house: [b]"
