@@ -46,7 +46,6 @@ NO_SKIP = os.environ.get("TRUENEGS_NO_SKIP") == "1"
 # Except for these.
 EXCUSES = (
   "no real data",
-  "no compilers for an H100",
   "no shell",
   "could not import 'sentence_transformers'",  # of one page, 100 MB
   "no small disk",  # mounting one needs root

@@ -16,8 +16,6 @@ from support.doc_pages import ROOT
 from truenegs_jax.configs import bert_base
 
 FOLDER = ROOT / "benchmarks"
-PYTHON = ROOT / ".venv" / "h100" / "bin" / "python"
-COMPILERS = ROOT / ".venv" / "h100" / ".compilers"  # made by make h100
 
 
 @pytest.fixture
@@ -83,34 +81,6 @@ def test_the_peer_in_pytorch_computes_the_same_losses():
   done = subprocess.run(command, env=env, capture_output=True, text=True)
   assert done.returncode == 0, done.stdout + done.stderr
   assert "largest difference" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers for an H100")
-def test_a_layer_compiled_for_an_h100_keeps_no_scores():
-  rows = 2
-  length = 512
-  heads = 32
-  values = {
-    "config": "electra_small",
-    "config.batch_size": rows,
-    "config.length": length,
-    "config.model.attention": "flash",
-    "config.model.dtype": "bfloat16",
-    "config.model.embedding_size": 32,
-    "config.model.width": 512,
-    "config.model.layers": 1,
-    "config.model.heads": heads,
-    "config.model.ffn": 128,
-    "topology": "h100",
-  }
-  command = [PYTHON, FOLDER / "memory.py"]
-  command += [f"--{name}={value}" for name, value in values.items()]
-  done = subprocess.run(
-    command, cwd=ROOT, check=True, timeout=900, capture_output=True, text=True
-  )
-  scratch_mib = int(re.search(r"scratch\s+([\d,]+)\s+MiB", done.stdout)[1])
-  assert scratch_mib * 2**20 < 4 * rows * heads * length**2
 
 
 @pytest.mark.slow

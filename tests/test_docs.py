@@ -129,7 +129,7 @@ def check_command(words):
   if program == "sbatch":
     scripts = [i for i, word in enumerate(words) if word.endswith(".sh")]
     parse_flags("main", words[scripts[0] + 1 :])
-  if program == "truenegs" and words[1] != "configs":
+  if program == "truenegs":
     parse_flags(words[1], words[2:])
   if program == "python" and words[1:2] == ["-m"]:
     assert not words[2].startswith("truenegs_jax"), "spell it truenegs VERB"

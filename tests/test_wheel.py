@@ -80,7 +80,7 @@ def test_the_wheel_works_in_an_empty_folder(wheel, tmp_path):
   empty.mkdir()
   command = str(tmp_path / "site" / "bin" / "truenegs")
   env = {"PYTHONPATH": str(tmp_path / "site"), "JAX_PLATFORMS": "cpu"}
-  listed = run(command, "configs", cwd=empty, **env)
+  listed = run(command, "main", "--help", cwd=empty, **env)
   assert all(f"  {name}\n" in listed for name in load.packaged_names())
   module = run(
     sys.executable, "-c", "import truenegs_jax as t; print(t.__file__)",

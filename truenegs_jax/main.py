@@ -24,7 +24,6 @@ if __name__ == "__main__":
 import functools
 import importlib
 import os
-import pathlib
 import sys
 import traceback
 
@@ -60,8 +59,7 @@ def main(argv: list[str]) -> None:
   except Exception as e:
     e = distributed.explain_loss(e)
     if error := errors.explain(e, memory=SAVE_MEMORY):
-      text = f"error: {errors.printable(error)}"
-      distributed.warn(text)
+      distributed.warn(f"error: {errors.printable(error)}")
       code = error.exit_code
     else:
       text = traceback.format_exc().translate(errors.ESCAPES)  # a bug
@@ -70,18 +68,14 @@ def main(argv: list[str]) -> None:
   distributed.exit_all(code, failed=True)
 
 
-def _check_workdir(path: str) -> pathlib.Path:
-  paths.check_utf8(path)
-  return paths.open_path("--workdir", path)
-
-
 def _run() -> int:
   import jax
 
   from truenegs_jax.runtime import distributed, progress
 
   config: ConfigDict = flags.FLAGS["config"].value
-  workdir = _check_workdir(flags.FLAGS.workdir)
+  paths.check_utf8(flags.FLAGS.workdir)
+  workdir = paths.open_path("--workdir", flags.FLAGS.workdir)
   stall_secs = distributed.read_secs(distributed.STALL_VARIABLE, default=300)
   distributed.start_watchdog(stall_secs)
   distributed.initialize(

@@ -56,13 +56,6 @@ def test_a_bad_name_is_refused(tmp_path, name, url):
     join_inside(folder, name)
 
 
-@pytest.mark.parametrize("name", ["a", ".a", "a.b/c", "a..b", "ä ~", "-"])
-def test_a_name_of_a_file_is_joined(tmp_path, name):
-  assert join_inside(tmp_path, name) == tmp_path / name
-  url = buckets.BucketPath("gs://bucket/folder")
-  assert str(join_inside(url, name)) == f"gs://bucket/folder/{name}"
-
-
 def test_links_stay_in_the_folder(tmp_path, outside):
   folder = tmp_path / "folder"
   (folder / "sub").mkdir(parents=True)

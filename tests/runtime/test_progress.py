@@ -2,7 +2,6 @@
 
 import io
 import re
-import sys
 
 import pytest
 from rich.console import Console
@@ -36,15 +35,6 @@ def test_work_has_two_lines_in_a_log_and_none_that_last_on_a_terminal(fails):
   assert shown.rstrip().endswith("\x1b[2K") and "\x1b[?25h" in shown
 
 
-def test_nothing_is_animated_in_a_pipe_of_a_notebook(monkeypatch, capsys):
-  for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
-    monkeypatch.setenv(name, "1")
-  for console in (progress.make_console(), progress.log_console()):
-    with progress.working(console, "Compiling"):
-      pass
-  assert "\x1b" not in "".join(capsys.readouterr())
-
-
 @pytest.mark.parametrize("control", ["\x1b[2J", "\r", "\x07", "\x7f", "\x9b"])
 def test_texts_send_no_control_characters_to_the_terminal(control, capsys):
   text = f"a{control} :house: [b]"
@@ -75,12 +65,3 @@ def test_lines_tell_count_share_and_time_left(monkeypatch):
   text = count_items(monkeypatch, items=400, secs=1.0)
   first = re.search("Rows: (.*)", text)[1]
   assert first == "2%, 0:06:30 left, 10 of 400"
-
-
-def test_other_processes_show_nothing_and_keep_their_standard_error():
-  out, stderr = io.StringIO(), sys.stderr
-  console = Console(file=out, force_terminal=True, quiet=True)
-  with progress.working(console, "Compiling") as show:
-    show(0.5, "half")
-    is_kept = sys.stderr is stderr
-  assert is_kept and not out.getvalue()

@@ -75,19 +75,6 @@ def test_neighbouring_decisions_are_independent(rate):
     assert (abs(counts - expected) < 5 * np.sqrt(expected) + 5).all()
 
 
-def test_decisions_of_a_line_are_uncorrelated_at_every_lag():
-  """With one stride for both words, lag 305 would fail: its product is 2^31.
-
-  Each line has its own words, so that the signs of such correlations differ.
-  """
-  signs = 1 - 2 * dropped(keys(32), (256, 2048), rate=0.5).astype(np.float32)
-  for lag in (1, 144, 233, 305, 610):
-    sums = np.einsum("blk,blk->bl", signs[..., lag:], signs[..., :-lag])
-    squares = sums**2 / (2048 - lag)
-    error = squares.std() / np.sqrt(squares.size)
-    assert abs(squares.mean() - 1) < 5 * error, lag
-
-
 def test_rows_sites_steps_and_purposes_are_uncorrelated():
   """All pairs at once, to detect a small part that many have in common."""
   streams = [
