@@ -127,6 +127,12 @@ def test_a_run_shows_how_far_it_is(tmp_path, monkeypatch):
     assert read_workdir(tmp_path).state == "running"
     write.write_own_report(tmp_path, print)  # but it is about to end
   assert ">finished</span>" in (tmp_path / files.REPORT).read_text()
+  (tmp_path / files.LOCK).unlink()
+  (tmp_path / files.LOCK).symlink_to("elsewhere")  # it is not followed
+  run = read_workdir(tmp_path)
+  assert run.state == "" and files.LOCK in run.notes[0][1]
+  assert run.progress["step"] == "30 of 30"
+  (tmp_path / files.LOCK).unlink()
   for text in ("{", "[]", '{"task": "study"}', '{"steps": "many"}'):
     (tmp_path / files.CONFIG).write_text(text)
     assert read_workdir(tmp_path).state == "finished"

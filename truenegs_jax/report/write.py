@@ -103,7 +103,11 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
     )
   run = page.Run(workdir.resolve().name, str(workdir))
   run.facts["folder"] = run.path
-  run.state = files.read_state(workdir, ends=ends)
+  try:
+    run.state = files.read_state(workdir, ends=ends)
+  except READ_ERRORS as e:  # as of a colleague's lock
+    text = f"The state is unknown, because {files.LOCK} cannot be read"
+    run.notes.append((page.ERROR, f"{text}: {describe_error(e)}."))
   run.config = _read_saved(run, workdir / files.CONFIG)
   if not run.config:
     run.sentence = "The run has no config that can be read."
