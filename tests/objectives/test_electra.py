@@ -32,7 +32,7 @@ def test_the_published_recipe_equals_the_oracle():
   [
     {
       "prediction": "sample",
-      "discriminator_label": 0.25,
+      "discriminator_label": 0.0,
       "smoothing": 0.3,
     },
     {
