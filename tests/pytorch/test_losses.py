@@ -113,7 +113,7 @@ def check_equal(seed, options, *, strict=False, compiled=False, padding=0):
 def test_every_option_equals_that_of_jax(seed):
   padding = (0, 1, 80, 127)[seed % 4]
   is_slot_BxL = make_inputs(seed, padding=padding)[1] != IGNORED
-  options = {"padding": padding, "strict": seed % 4 > 1}
+  options = {"padding": padding, "strict": seed > 1}
   assert check_equal(seed, KINDS[seed], **options) < is_slot_BxL.sum()
   options["strict"] = not options["strict"]
   plain = {"hard_correction": False, **KINDS[seed]}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import run_table, sources, wordnet
@@ -206,6 +207,12 @@ def request_of(tmp_path):
   (tmp_path / "words.txt").write_text("primary\n")
   sources = f"table path={tmp_path}/t.safetensors"
   return TableRequest(sources, stop_words=f"{tmp_path}/words.txt")
+
+
+def test_balanced_smoothing_lists_pairs_in_both_directions():
+  for by in ("balanced", "uniform"):
+    request = run_table.make_request(Negatives(smoothing_by=by), Data())
+    assert request.symmetric == (by == "balanced")
 
 
 def test_options_change_the_table_of_a_request(request_of):

@@ -44,7 +44,6 @@ from truenegs_jax.workdir import files, lock, saved_model
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
 SOURCES = "corrections.sources"  # the config key
-MIN_LENGTH = 3  # [CLS], a token, [SEP]
 KEPT = "kept"  # values of corrections.steps
 LAST = "last"
 # Ascending steps with their parameters as NumPy arrays, read one by one; the
@@ -262,10 +261,10 @@ def _read_text(
   o = m.options
   length = o.length or saved.config.length
   positions = saved.config.model.positions
-  if not MIN_LENGTH <= length <= positions:
+  if not 3 <= length <= positions:  # [CLS], a token, [SEP]
     raise errors.InputError(
-      f"corrections.length={length} is out of range. Set it from"
-      f" {MIN_LENGTH} to {positions}, the positions of the model."
+      f"corrections.length={length} is out of range. Set it from 3 to"
+      f" {positions}, the positions of the model."
     )
   reader = None
   if "wordnet" in text_sources.named_sources(o.text, key=predict_slots.TEXT):

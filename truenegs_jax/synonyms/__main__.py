@@ -67,15 +67,14 @@ def _describe_table(
     strip_accents=tokenizer_lib.ACCENTS[values.accents],
   )
   saved = open_path("--vocab", values.vocab) / SYNONYMS
+  table = None
+  if saved.is_file() and not values["sources"].present:
+    table = SynonymTable.load(saved, tokenizer)
+  request = run_table.TableRequest(
+    table.source if table else values.sources, "--sources", values.language
+  )
   with progress.working(progress.log_console(), "Looking up synonyms"):
-    if saved.is_file() and not values["sources"].present:
-      table = SynonymTable.load(saved, tokenizer)
-      request = run_table.TableRequest(table.source, key="--sources")
-    else:
-      request = run_table.TableRequest(
-        values.sources, key="--sources", language=values.language
-      )
-      table = request.build(tokenizer)
+    table = table or request.build(tokenizer)
   if values.text or not words:
     mean = table.num_pairs / max(table.num_rows, 1)
     longest = read_words(table.tokens).texts[int(table.lengths_V.argmax())]
