@@ -116,7 +116,8 @@ def describe_run(
   ]
   if any(getattr(c.negatives, key) for key in _TERMS):
     lines += [f"* Synonyms: {hide(synonyms)}", _PAPER]
-  losses = [f"{x} {held_out[x]:.4f}" for x in _MEASURED if x in held_out]
+  measured = {x: held_out.get(x) for x in _MEASURED}
+  losses = [f"{x} {y:.4f}" for x, y in measured.items() if y is not None]
   if losses:
     lines.append(f"* Held-out text: {', '.join(losses)}")
   if "wordnet" in {*named_sources(c.data.sources), *objective.split()}:
