@@ -332,7 +332,7 @@ def compare_logits(
   except ImportError as e:
     return (
       f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
-      f" To compare, run {hf_folder.torch_command()} and export again."
+      f" To compare, run {hf_folder.INSTALL_TORCH} and export again."
     )
   inputs = _random_inputs(next(iter(model.roles.values())))
   expected = _compute_logits(params, model, inputs)
