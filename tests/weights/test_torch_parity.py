@@ -134,7 +134,7 @@ def test_losses_and_gradients_match_pytorch(
   batch, dense_VxV = _batch(length=48), tiny.dense_table(share=0.5)
   np.fill_diagonal(dense_VxV, True)  # WordNet's lists contain the word itself
   options = tiny.make_options(**changed)
-  network, compute_loss = _torch_network(torch_models, model, params)
+  network = _torch_network(torch_models, model, params)
   is_pair = isinstance(model, pretrain.ElectraPair)
   weights = {**tiny.WEIGHTS, "soft": options.soft_weight}
   if not options.soft_weight:
@@ -158,7 +158,7 @@ def test_losses_and_gradients_match_pytorch(
     )
     return step.total_loss(terms, weights), terms
 
-  total, parts, cases = compute_loss(
+  total, parts, cases = torch_models.total_loss(
     network,
     batch,
     _make_draws(torch_models, model, params, batch, keys_B, options),
@@ -255,15 +255,14 @@ def _make_draws(torch_models, model, params, batch, keys_B, options):
 
 
 def _torch_network(torch_models, model, params):
-  """Returns the same network in PyTorch and its loss function."""
+  """Returns the same network in PyTorch."""
   configs, tensors = {}, {}
   for role in model.roles:
     configs[role] = hf_config.make_fields(model, role, pad=tiny.PAD)
     tensors[role] = hf_names.to_huggingface(params, model, role)
   if "bert" in configs:
-    network = torch_models.TorchBert(configs["bert"], tensors["bert"])
-    return network, torch_models.bert_loss
-  return torch_models.TorchPair(configs, tensors), torch_models.electra_loss
+    return torch_models.TorchBert(configs["bert"], tensors["bert"])
+  return torch_models.TorchPair(configs, tensors)
 
 
 @pytest.mark.slow
