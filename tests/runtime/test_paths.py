@@ -179,9 +179,7 @@ def replace_by_link(path, target):
   path.symlink_to(target)
 
 
-@pytest.mark.parametrize(
-  "file", [*hf_folder.FORMATS, hf_folder.CHECKSUMS]
-)
+@pytest.mark.parametrize("file", [*hf_folder.FORMATS, hf_folder.CHECKSUMS])
 def test_a_folder_of_weights_has_no_links_out(tmp_path, outside, file):
   (tmp_path / "model").mkdir()
   (tmp_path / "model" / file).symlink_to(outside / "secret.txt")
