@@ -286,11 +286,7 @@ VALUES = (
   *("[" * DEEP + "]" * DEEP, '{"a": 1, "a": 2}', '"\xff"'),
 )
 # Files whose damaged lines are dropped, or whose odd values are defaults.
-TOLERANT = {
-  "run/metrics.jsonl",
-  "finished/metrics.jsonl",
-  "weights/tokenizer_config.json",
-}
+TOLERANT = {"run/metrics.jsonl", "finished/metrics.jsonl"}
 DAMAGES = st.tuples(st.booleans(), st.lists(EDIT, min_size=1, max_size=3))
 
 

@@ -111,8 +111,8 @@ class TorchBert(TorchNetworks):
     assert self.bert.get_output_embeddings().weight is embeddings.weight
 
 
-def electra_loss(
-  pair: TorchPair,
+def total_loss(
+  networks: TorchNetworks,
   batch: dict,
   draws: Draws,
   dense_VxV: np.ndarray,
@@ -123,56 +123,28 @@ def electra_loss(
 ) -> tuple[torch.Tensor, dict[str, float], dict[str, int]]:
   """Returns the total loss, its terms, and the number of slots of each case.
 
-  Equations 2 and 3 of Zhang et al. 2023 with ELECTRA's loss (Clark et al.
-  2020); options as in `slot_losses`.
+  Equations 2 and 3 of Zhang et al. 2023 with the loss of ELECTRA (Clark et al.
+  2020), or of BERT (Devlin et al. 2019) without next sentences; options as in
+  `slot_losses`.
   """
+  masked = getattr(networks, "bert", None) or networks.generator
+  table_VxE = masked.get_input_embeddings().weight
   terms, cases = slot_losses(
-    pair.generator,
-    pair.discriminator.electra.embeddings.word_embeddings.weight,
-    batch,
-    draws,
-    dense_VxV,
-    **options,
-  )
-  corrupted_BxL = batch["tokens"].copy()
-  for b, k in zip(*np.nonzero(draws.used_BxK), strict=True):
-    corrupted_BxL[b, draws.positions_BxK[b, k]] = draws.sampled_BxK[b, k]
-  detect_BxL = _logits(pair.discriminator, batch, corrupted_BxL)
-  # A sample that equals the gold token counts as original.
-  replaced_BxL = torch.tensor(corrupted_BxL != batch["tokens"]).double()
-  real_BxL = torch.tensor(batch["documents"] > 0)
-  terms["detect"] = torch.nn.functional.binary_cross_entropy_with_logits(
-    detect_BxL[real_BxL], replaced_BxL[real_BxL]
-  )
-  total = (
-    terms["mlm"] + detect_weight * terms["detect"] + soft_weight * terms["soft"]
-  )
-  return total, {name: x.item() for name, x in terms.items()}, cases
-
-
-def bert_loss(
-  network: TorchBert,
-  batch: dict,
-  draws: Draws,
-  dense_VxV: np.ndarray,
-  *,
-  soft_weight: float,
-  **options,
-) -> tuple[torch.Tensor, dict[str, float], dict[str, int]]:
-  """Returns the total loss, its terms, and the number of slots of each case.
-
-  BERT's loss without next sentences (Devlin et al. 2019), with equations 2 and
-  3 of Zhang et al. 2023; options as in `slot_losses`.
-  """
-  terms, cases = slot_losses(
-    network.bert,
-    network.bert.get_input_embeddings().weight,
-    batch,
-    draws,
-    dense_VxV,
-    **options,
+    masked, table_VxE, batch, draws, dense_VxV, **options
   )
   total = terms["mlm"] + soft_weight * terms["soft"]
+  if isinstance(networks, TorchPair):
+    corrupted_BxL = batch["tokens"].copy()
+    for b, k in zip(*np.nonzero(draws.used_BxK), strict=True):
+      corrupted_BxL[b, draws.positions_BxK[b, k]] = draws.sampled_BxK[b, k]
+    detect_BxL = _logits(networks.discriminator, batch, corrupted_BxL)
+    # A sample that equals the gold token counts as original.
+    replaced_BxL = torch.tensor(corrupted_BxL != batch["tokens"]).double()
+    real_BxL = torch.tensor(batch["documents"] > 0)
+    terms["detect"] = torch.nn.functional.binary_cross_entropy_with_logits(
+      detect_BxL[real_BxL], replaced_BxL[real_BxL]
+    )
+    total = total + detect_weight * terms["detect"]
   return total, {name: x.item() for name, x in terms.items()}, cases
 
 

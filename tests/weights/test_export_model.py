@@ -15,6 +15,7 @@ from support import tiny
 from support.weight_files import (
   TOKENIZER,
   assert_same_tree,
+  edit_tensors,
   load_params,
   random_params,
   read_tensors,
@@ -278,10 +279,16 @@ def test_wrong_or_non_finite_weights_are_not_exported(tmp_path, monkeypatch):
     patch.setitem(names, "layer_N/value", query)
     with pytest.raises(TrueNegsError, match="differ from ours"):
       _export(model, tmp_path / "out", params)
+  folder = write_export(tmp_path / "other", model) / "bert"
+  bias = read_tensors(folder)["cls.predictions.bias"]
+  for shift in (1e-3, np.nan):
+    edit_tensors(folder, {"cls.predictions.bias": bias + np.float32(shift)})
+    with pytest.raises(TrueNegsError, match="differ from ours"):
+      export_model.compare_logits({"bert": folder}, params, model)
   params["bert"]["layer_1"]["query"]["kernel"][0, 0] = np.nan
   with pytest.raises(NonFiniteError, match="layer_1/query/kernel holds 1 "):
     _export(model, tmp_path / "out", params)
-  assert not list(tmp_path.iterdir())
+  assert [x.name for x in tmp_path.iterdir()] == ["other"]
 
 
 def test_models_without_a_counterpart_are_refused(tmp_path, monkeypatch):

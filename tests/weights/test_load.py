@@ -28,7 +28,6 @@ from truenegs_jax.data.tokenizer import load_tokenizer, make_tokenizer
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.pretrain import plan
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.train import step
 from truenegs_jax.weights import find, load, match
 from truenegs_jax.workdir.saved_model import build_model
 
@@ -81,30 +80,17 @@ def test_loads_what_was_written(tmp_path, make):
   assert_same_tree(load_params(tmp_path, model)[0], half)
 
 
-@pytest.mark.slow
-def test_training_keeps_pooler_and_next_sentence_bit_for_bit():
+def test_training_keeps_pooler_and_next_sentence():
   c = bert_base.get_config("runlocal,baseline")
   c.init, c.model.max_positions = "weights", 64  # with a pooler
-  c.optim.weight_decay = 0.5
   run = plan.make_run(PretrainConfig.read(c), TOKENIZER)
   params = random_params(run.model)
-  params["pooled"]["pooler"]["bias"][0] = -0.0  # a sum would lose the sign
-  state = run.init_state()
-  state = step.TrainState(**(vars(state) | {"params": params}))
-  objective = run.objective(train=True)
-  train_step = jax.jit(
-    step.make_train_step(
-      objective, run.loss_weights, run.tx, num_microbatches=1
-    )
-  )
-  for i in range(2):
-    batch = jax.tree.map(jnp.array, tiny.make_batch(i))
-    state, _ = train_step(state, batch, {})
-  is_same = jax.tree.map(
-    lambda a, b: np.asarray(a).tobytes() == b.tobytes(), state.params, params
-  )
-  assert all(jax.tree.leaves(is_same.pop("pooled")))
-  assert not any(jax.tree.leaves(is_same))
+  grads = jax.tree.map(np.zeros_like, params)  # these have none
+  state = run.tx.init(params)
+  for _ in range(2):  # the first step of a warm-up has the rate 0
+    updates, state = run.tx.update(grads, state, params)
+  assert not any(map(np.any, jax.tree.leaves(updates["pooled"])))
+  assert np.any(updates["embeddings"]["word"])  # others decay
 
 
 @pytest.mark.parametrize("tensor", ["position", "token_type"])

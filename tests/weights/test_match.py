@@ -132,6 +132,12 @@ def test_a_tied_array_may_be_stored_twice(tmp_path, name, role, path):
   assert not lines
 
 
+def test_outputs_of_their_own_do_not_matter_without_the_head(bert):
+  edit_config(bert, {"tie_word_embeddings": False})
+  loaded, _ = load_params(bert, _bert(), skip="head")
+  assert_same_tree(loaded["bert"], random_params(_bert())["bert"])
+
+
 def test_what_the_model_lacks_is_left_out_and_said(tmp_path):
   params = random_params(_bert(pooler=True))
   folder = write_export(tmp_path, _bert(pooler=True), params) / "bert"

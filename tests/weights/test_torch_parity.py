@@ -8,19 +8,17 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from support import tiny
 from support.weight_files import edit_config, random_params, write_export
-from truenegs_jax.config import sections
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.objectives import electra, mlm
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.runtime.errors import TrueNegsError
-from truenegs_jax.train import optim, step
+from truenegs_jax.train import step
 from truenegs_jax.weights import export_model, hf_config, hf_names
 
 # Embeddings narrower than both networks, as wide as the discriminator, as the
@@ -46,7 +44,6 @@ if os.environ.get("TRUENEGS_LARGE") == "1":
   RELEASED += ["electra-base", "electra-large", "bert-base", "bert-large"]
 MULTIPLIERS = {"small": 1 / 4, "base": 1 / 3, "large": 1 / 4}
 ROUNDING = 1e-6  # relative to the norm of all gradients
-RATE = 1e-2  # of learning
 COMMON_TOKENS = np.arange(10, 14)
 
 
@@ -99,32 +96,20 @@ def test_logits_match_with_small_variances(
     check(tmp_path / "other", model=other, batch=_batch(24))
 
 
-@pytest.mark.parametrize(
-  "options",
-  [
-    dict(),
-    pytest.param(dict(prediction="sample"), marks=pytest.mark.slow),
-  ],
-  ids=str,
-)
-def test_losses_and_gradients_match_pytorch(torch_models, options):
-  _check_gradients(torch_models, "tiny", options, layers=1 if options else 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("widths", ["projected", "square"])
-def test_gradients_match_pytorch_at_other_widths(torch_models, widths):
-  _check_gradients(torch_models, widths, {})
-
-
-def test_losses_and_gradients_of_bert_match_pytorch(torch_models):
-  _check_gradients(torch_models, "bert", dict(masking=BERT_MASKING))
-
-
-@pytest.mark.slow
-def test_three_steps_of_modernbert_match_pytorch(torch_models):
-  options = dict(masking=BERT_MASKING)
-  _check_gradients(torch_models, "modern", options, steps=3)
+# Name of the model, options and layers; gradients of the quickest cases.
+GRADIENTS = [
+  ("tiny", {}, 2),
+  ("bert", {"masking": BERT_MASKING}, 1),
+  *(
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in (
+      ("tiny", {"prediction": "sample"}, 1),
+      ("projected", {}, 1),
+      ("square", {}, 1),
+      ("modern", {"masking": BERT_MASKING}, 1),
+    )
+  ),
+]
 
 
 def _check_logits(tmp_path, monkeypatch, model, params, batch, fields=None):
@@ -141,83 +126,69 @@ def _check_logits(tmp_path, monkeypatch, model, params, batch, fields=None):
   assert largest and min(largest) > 0.5  # small logits would hide differences
 
 
-def _check_gradients(torch_models, name, changed, layers=1, steps=1):
-  """Compares losses, gradients and parameters, here and in PyTorch."""
+@pytest.mark.parametrize(("name", "changed", "layers"), GRADIENTS)
+def test_losses_and_gradients_match_pytorch(
+  torch_models, name, changed, layers
+):
   model, params = _model_and_params(name, layers)
   batch, dense_VxV = _batch(length=48), tiny.dense_table(share=0.5)
   np.fill_diagonal(dense_VxV, True)  # WordNet's lists contain the word itself
   options = tiny.make_options(**changed)
-  network, compute_loss = _torch_network(torch_models, model, params)
+  network = _torch_network(torch_models, model, params)
   is_pair = isinstance(model, pretrain.ElectraPair)
   weights = {**tiny.WEIGHTS, "soft": options.soft_weight}
   if not options.soft_weight:
     del weights["soft"]
   if not is_pair:
     del weights["detect"]
-  objective = functools.partial(
-    electra.electra_terms if is_pair else mlm.mlm_terms,
-    model=model,
-    options=options,
-    train=False,
-  )
+  compute_terms = electra.electra_terms if is_pair else mlm.mlm_terms
+  keys_B = rng_lib.row_keys(jax.random.key(5), 3, jnp.array(batch["row"]))
 
   @functools.partial(jax.value_and_grad, has_aux=True)
-  def loss(params, keys_B):
+  def loss(params):
     aux = {"bits_VxW": jnp.array(tiny.pack_bits(dense_VxV))}
-    terms = objective(params, _inputs(batch), keys_B, aux)
+    terms = compute_terms(
+      params,
+      _inputs(batch),
+      keys_B,
+      aux,
+      model=model,
+      options=options,
+      train=False,
+    )
     return step.total_loss(terms, weights), terms
 
-  compute, adam = jax.jit(loss), sections.Optim()
-  optimizer = optim.make_optimizer(lambda step: RATE, adam)
-  state = optimizer.init(params)
-  for number in range(steps):
-    rows_B = jnp.array(batch["row"])
-    keys_B = rng_lib.row_keys(jax.random.key(5), 3 + number, rows_B)
-    total, parts, cases = compute_loss(
-      network,
-      batch,
-      _make_draws(torch_models, model, params, batch, keys_B, options),
-      dense_VxV,
-      hard_correction=options.hard_correction,
-      prediction=options.prediction,
-      soft_weight=options.soft_weight,
-    )
-    total.backward()
-    if not number:  # the batch must contain every case of the objective
-      assert cases["slots"] > cases["lucky"] > 0
-      assert cases["slots"] > cases["right"] > 0
-      wrong = cases["slots"] - cases["right"]
-      assert wrong > cases["false_negatives"] >= options.hard_correction
-    (value, terms), grads = compute(params, keys_B)
-    assert float(value) == pytest.approx(total.item(), rel=1e-5)
-    for name in weights:
-      term = float(terms[name][0] / terms[name][1])
-      assert term == pytest.approx(parts[name], rel=1e-5)
-    _assert_same(model, grads, network.gradients)
-    if steps > 1:
-      before = params
-      updates, state = optimizer.update(grads, state, params)
-      params = optax.apply_updates(params, updates)
-      moved = jax.tree.map(lambda new, old: new - old, params, before)
-      network.adam_step(RATE, adam)
-      _assert_same(model, moved, network.moved)
-
-
-def _assert_same(model, ours, theirs):
-  """Compares trees of our names with a function of a role in PyTorch."""
-  scale = np.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(ours)))
+  total, parts, cases = torch_models.total_loss(
+    network,
+    batch,
+    _make_draws(torch_models, model, params, batch, keys_B, options),
+    dense_VxV,
+    hard_correction=options.hard_correction,
+    prediction=options.prediction,
+    soft_weight=options.soft_weight,
+  )
+  total.backward()
+  # The batch must contain every case of the objective.
+  assert cases["slots"] > cases["lucky"] > 0
+  assert cases["slots"] > cases["right"] > 0
+  wrong = cases["slots"] - cases["right"]
+  assert wrong > cases["false_negatives"] >= options.hard_correction
+  (value, terms), grads = jax.jit(loss)(params)
+  assert float(value) == pytest.approx(total.item(), rel=1e-5)
+  for name in weights:
+    term = float(terms[name][0] / terms[name][1])
+    assert term == pytest.approx(parts[name], rel=1e-5)
+  scale = np.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(grads)))
   for role in model.roles:
-    tensors = hf_names.to_huggingface(ours, model, role)
-    expected = theirs(role)
+    tensors = hf_names.to_huggingface(grads, model, role)
+    expected = network.gradients(role)
     assert set(tensors) == set(expected)
     for name, x in expected.items():
       norm = np.linalg.norm(x)
       difference = np.linalg.norm(tensors[name] - x)
-      if norm < ROUNDING * scale:
-        # For example, the bias of keys: its gradient is zero but for rounding.
-        assert difference <= ROUNDING * scale, f"{role} {name}"
-      else:
-        assert difference <= 1e-4 * norm, f"{role} {name}"
+      # For example, the gradient of the bias of keys is zero but for rounding.
+      bound = ROUNDING * scale if norm < ROUNDING * scale else 1e-4 * norm
+      assert difference <= bound, f"{role} {name}"
 
 
 def _model_and_params(name: str, layers: int = 2):
@@ -284,15 +255,14 @@ def _make_draws(torch_models, model, params, batch, keys_B, options):
 
 
 def _torch_network(torch_models, model, params):
-  """Returns the same network in PyTorch and its loss function."""
+  """Returns the same network in PyTorch."""
   configs, tensors = {}, {}
   for role in model.roles:
     configs[role] = hf_config.make_fields(model, role, pad=tiny.PAD)
     tensors[role] = hf_names.to_huggingface(params, model, role)
   if "bert" in configs:
-    network = torch_models.TorchBert(configs["bert"], tensors["bert"])
-    return network, torch_models.bert_loss
-  return torch_models.TorchPair(configs, tensors), torch_models.electra_loss
+    return torch_models.TorchBert(configs["bert"], tensors["bert"])
+  return torch_models.TorchPair(configs, tensors)
 
 
 @pytest.mark.slow

@@ -331,7 +331,7 @@ def compare_logits(
   except ImportError as e:
     return (
       f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
-      f" To compare, run {hf_folder.torch_command()} and export again."
+      f" To compare, run {hf_folder.INSTALL_TORCH} and export again."
     )
   inputs = _random_inputs(next(iter(model.roles.values())))
   expected = _compute_logits(params, model, inputs)
@@ -350,13 +350,15 @@ def compare_logits(
       network = _load(folder / part, class_name)
       with torch.no_grad():
         output = network(**tensors)
-      for field in [x for x in expected[role] if x in output]:
+      fields = [x for x in expected[role] if x in output]
+      for field in fields:
         ours = expected[role][field]
         theirs = output[field].numpy()
         if ours.shape[:2] == is_real_BxL.shape:  # class logits: [B, C]
           ours = ours[is_real_BxL]
           theirs = theirs[is_real_BxL]
-        lines.append(_compare(f"{part or role} {field}", ours, theirs))
+        name = part or (role if len(fields) == 1 else f"{role} {field}")
+        lines.append(_compare(name, ours, theirs))
   return (
     f"transformers {transformers.__version__} loads {' and '.join(classes)} and"
     f" computes our logits. Largest difference: {', '.join(lines)}."
@@ -404,15 +406,15 @@ def _compare(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
   """Describes the difference of logits; raises an error for a large one."""
   if not np.isfinite(ours).all():
     raise NonFiniteError(
-      f"The {name} are not finite, although the weights are: the run diverged."
-      " Nothing was exported. Use a lower --config.optim.lr."
+      f"The logits of {name} are not finite, although the weights are: the run"
+      " diverged. Nothing was exported. Use a lower --config.optim.lr."
     )
   largest = np.abs(theirs).max()
   difference = np.abs(theirs - ours).max()
   if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
     raise TrueNegsError(
-      f"The {name} in transformers differ from ours by {difference:.2g}"
-      f" (largest {largest:.3g}). {DEFECT}"
+      f"The logits of {name} in transformers differ from ours by"
+      f" {difference:.2g} (largest {largest:.3g}). {DEFECT}"
     )
   return f"{name} {difference:.1e} (largest {largest:.3g})"
 

@@ -9,10 +9,8 @@ names and layouts of their exports. `load.match_weights` compares them with a
 model, and `load.load_params` reads what fits.
 """
 
-import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import re
@@ -189,16 +187,14 @@ def _open_anywhere(folder: pathlib.Path) -> Network:
   if CHECKSUMS in objects:  # others may be left of an earlier export
     sums = (folder / CHECKSUMS).read_bytes().decode("utf-8", "replace")
     names &= {CHECKSUMS, *(name for _, name in CHECKSUM.findall(sums))}
-  versions = {name: objects[name] for name in sorted(names)}
-  key = short_sha256(str(folder), json.dumps(versions, default=str))
+  key = short_sha256(str(folder), *(f"{x} {objects[x]}" for x in sorted(names)))
   copy = cache_folder() / "buckets" / f"{folder.name}-{key}"
   if not copy.exists():
     with atomic_folder(copy) as new:
       for name in names:
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-          data = (folder / name).read_bytes()
-          with disk_errors(copy):
-            (new / name).write_bytes(data)
+        data = (folder / name).read_bytes()
+        with disk_errors(copy):
+          (new / name).write_bytes(data)
   try:
     network = open_network(copy)
   except InputError as e:

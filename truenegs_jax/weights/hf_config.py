@@ -286,13 +286,15 @@ def field_mismatches(
 ) -> list[str]:
   """Returns one line for each of the `saved` fields that differ.
 
-  Rates of dropout and bases of rotary positions may differ.
+  Rates of dropout and bases of rotary positions may differ, and so may fields
+  that are in one of the two.
   """
   family = expected["model_type"]
-  fields = {**_FIXED[family], **expected}
+  unwritten = {x: _FIXED[family][x] for x in _UNWRITTEN if x in _FIXED[family]}
+  fields = {**unwritten, **expected}
   sizes = [x for x, (name, _) in FIELDS[family].items() if name not in RATES]
   return [
     f"{name} is {saved[name]!r}, the model's is {fields[name]!r}"
     for name in (*sizes, *_FIXED[family])
-    if name in saved and saved[name] != fields[name]
+    if name in saved and name in fields and saved[name] != fields[name]
   ]

@@ -17,7 +17,6 @@ import os
 import pathlib
 import re
 import stat
-import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -40,8 +39,10 @@ WEIGHTS = "model.safetensors"
 CARD = "README.md"
 FLAX = "flax_model.msgpack"
 PICKLE = "pytorch_model.bin"
-TORCH = "torch==2.13.0"
-TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+# PyPI's build for Linux has CUDA and is much larger.
+INSTALL_TORCH = (
+  "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+)
 MIN_TORCH = (2, 10)  # no known way around weights_only=True from here on
 # The names of BERT-large take 0.05 MB; parsed JSON takes up to 50 times as much
 # memory as its text.
@@ -256,22 +257,14 @@ def _current_names(
 def _read_text_options(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
   """Reads whether text is lower-cased and loses its accents; None if unknown.
 
-  `tokenizer_config.json` has precedence over `tokenizer.json`. If both leave
-  out accents or hold null, accents are stripped if text is lower-cased.
+  Accents that are left out, or null, are stripped if text is lower-cased.
   """
-  contents: dict[str, Any] = {}
-  for name in (tokenizer_lib.CONFIG, tokenizer_lib.JSON):
-    if path := find_optional(folder, name):
-      with safe_read(path):
-        text = read_file(path, tokenizer_lib.MAX_VALUES)
-      with contextlib.suppress(ValueError):
-        contents[name] = parse_json(text)
-  config = contents.get(tokenizer_lib.CONFIG, {})
-  rules = contents.get(tokenizer_lib.JSON, {}).get("normalizer")
-  if not isinstance(rules, dict):
-    rules = {}
-  lowercase = config.get("do_lower_case", rules.get("lowercase"))
-  accents = config.get("strip_accents", rules.get("strip_accents"))
+  config: Mapping[str, Any] = {}
+  if path := find_optional(folder, tokenizer_lib.CONFIG):
+    with safe_read(path):
+      config = parse_json(read_file(path, tokenizer_lib.MAX_VALUES))
+  lowercase = config.get("do_lower_case")
+  accents = config.get("strip_accents")
   lowercase = lowercase if isinstance(lowercase, bool) else None
   return lowercase, accents if isinstance(accents, bool) else lowercase
 
@@ -372,8 +365,8 @@ def _load_pickle(file: pathlib.Path) -> Named:
     raise ValueError(
       "it is a pickle, which can run any code. PyTorch"
       f" {'.'.join(map(str, MIN_TORCH))} or later reads only its tensors"
-      f" (installed: {version}). Run {torch_command()}, or put the model's"
-      f" {FLAX} there, if it has one"
+      f" (installed: {version}). Run {INSTALL_TORCH}, or put the model's {FLAX}"
+      " there, if it has one"
     )
 
   def to_numpy(x: Any) -> np.ndarray:
@@ -388,13 +381,6 @@ def _load_pickle(file: pathlib.Path) -> Named:
   if num_bytes > 2 * file.stat().st_size:  # tied ones may share memory
     raise ValueError(f"its tensors would have {num_bytes:,} bytes")
   return {str(name): to_numpy(x) for name, x in tensors.items()}
-
-
-def torch_command() -> str:
-  """Returns the command that installs PyTorch; on Linux its small CPU build."""
-  if sys.platform == "linux":  # where PyPI has only the build with CUDA
-    return f"pip install {TORCH} --index-url {TORCH_INDEX}"
-  return f"pip install {TORCH}"
 
 
 # Functions that load a folder's weights; the first of the files is read.

@@ -94,9 +94,6 @@ def load_own_model(
     )
   kept = next(iter(networks.values()))
   tokenizer = kept.tokenizer
-  padding = kept.fields["vocab_size"] - len(tokenizer.vocab)
-  if padding > 0:
-    report(f"init: dropped {padding:,} rows of padding.")
   fields = {
     **kept.values,
     "variant": FROM_WEIGHTS,
@@ -115,7 +112,8 @@ def load_own_model(
     fields |= {"generator_sizes": sizes, "generator_multiplier": 1.0}
     model = pretrain.make_electra(**fields)
   model = model.clone(tokenizer=tokenizer)
-  skip = "words" if padding else ""
+  has_padding = kept.fields["vocab_size"] != len(tokenizer.vocab)
+  skip = "words" if has_padding else ""
   matched = match_weights(networks, model, tokenizer, init_skip=skip)
   flats = _read_networks(matched)
   if len(flats) > 1 and any(_list_differences(*flats.values())):

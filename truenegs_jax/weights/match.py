@@ -186,13 +186,16 @@ def _match_arrays(
   shapes = hf_names.list_shapes(model, role)
   expected = {name: shapes[name] for name in table.values()}
   stored = dict(network.shapes)
-  for name in hf_names.network_names(model, role).tied:
+  tied = hf_names.network_names(model, role).tied
+  for name in tied:
     stored.pop(name, None)  # equal to another one, as transformers ties them
   encoder_paths = ("embeddings/", f"{role}/")
   inside = {
     _head_of(name) for x, name in table.items() if x.startswith(encoder_paths)
   }
   fields = hf_config.make_fields(model, role, pad=0)
+  if not (tied and any(path.startswith(f"{role}_head/") for path in table)):
+    del fields["tie_word_embeddings"]  # nothing is tied
   lines = hf_config.field_mismatches(network.fields, fields)
   left_out = []
   for name, shape in sorted({**expected, **stored}.items()):
