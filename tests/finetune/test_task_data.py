@@ -1,5 +1,6 @@
 """Tests reading of tasks into rows, decoding and scoring of answers."""
 
+import dataclasses
 import json
 
 import datasets
@@ -81,6 +82,9 @@ def test_answers_to_stsb_are_unscaled(tmp_path):
   assert dev.golds == (0.0, 3.8, 5.0)
   assert dev.score(answers) == pytest.approx({"spearman": 100, "pearson": 100})
   assert dev.score(answers[::-1])["spearman"] == pytest.approx(-100)
+  task = dataclasses.replace(dev.task, scale=(1.0, 4.0))
+  dev = dataclasses.replace(dev, task=task)
+  assert dev.decode_answers([np.array([0.5])]) == [3.0]
 
 
 def test_answers_of_classes_are_names(tmp_path):
@@ -108,7 +112,7 @@ def test_fingerprints_tell_rows_labels_and_golds(tmp_path, monkeypatch):
     ([0, 1, 1], [1, 0, 0], ""),  # wrong, but not constant
     ([1, 1], [1, 1], ""),
     ([0.0, 5.0], [1.0, np.inf], "finite"),
-    ([0.0, 5.0, 2.0], [2.5, 2.5001, 2.5], "range"),
+    ([0.0, 500.0, 2.0], [2.5, 5.5, 2.5], "range"),
     ([0.0, 5.0, 2.0], [2.5, 2.6, 2.5], ""),
     ([("a",), ("b", "c")], ["the", "the"], "'the'"),
     (["a", "b"], ["the", "b"], ""),
