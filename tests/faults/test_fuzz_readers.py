@@ -180,7 +180,7 @@ TASK_READERS = {
     b'{"premise": "A.", "hypothesis": "B.", "y": "neutral", "sample_id": 0}',
   ),
   "cola.tsv": (
-    lambda x: records.read_split(TASKS["cola"], "dev", "", file=str(x)),
+    lambda x: records.read_split(TASKS["cola"], "dev", str(x)),
     tsv(("gj04", "1", "", "A swan."), ("gj04", "0", "*", "Swan a.")),
   ),
 }

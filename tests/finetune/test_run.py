@@ -344,6 +344,7 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
     ({"labels": "good,fine"}, DataError, r"train.csv:\d+.*bad"),
     ({"kind": "score"}, DataError, r"train.csv:\d+"),
     ({"metric": "bleu"}, InputError, "bleu"),
+    ({"dev": "x.csv"}, DataError, r"x.csv: .*\.gz.*nyu-mll/.*save_to"),
     ({"dev": ""}, InputError, "finetune.dev names no file"),
     ({"tasks": "mrpc,own"}, InputError, "finetune.tasks"),
     ({"optim__accumulation": 3}, InputError, "batch_size"),
