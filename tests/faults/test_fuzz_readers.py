@@ -166,7 +166,7 @@ TASK_READERS = {
     b' [{"text": "swan", "answer_start": 2}]}',
   ),
   "cola.tsv": (
-    lambda x: records.read_split(TASKS["cola"], "dev", "", file=str(x)),
+    lambda x: records.read_split(TASKS["cola"], "dev", str(x)),
     tsv(("gj04", "1", "", "A swan."), ("gj04", "0", "*", "Swan a.")),
   ),
 }

@@ -25,6 +25,7 @@ from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
 )
+from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.task import TASKS
 from truenegs_jax.train import optim, sharding
 
@@ -105,14 +106,24 @@ def test_evaluations_and_records_are_documented(shared_finetuning):
       assert record.keys() <= read_first_cells("metrics.md", section)
 
 
-def test_finished_seeds_are_kept_and_others_start_again(vocab, files, tmp_path):
+def test_finished_seeds_are_kept_and_others_start_again(
+  vocab, files, tmp_path, monkeypatch
+):
   run(own_config(vocab, files, seeds=2), tmp_path)
   saved = load_without_times(tmp_path, 1)
   kept = tmp_path / "own/seed-0/result.json"
   before = kept.stat().st_mtime_ns
   (tmp_path / "own/seed-1/result.json").unlink()
+  seeds = set()
+  batch_at = batches.batch_at
+
+  def note_seed(*args, seed, **more):
+    seeds.add(seed)
+    return batch_at(*args, seed=seed, **more)
+
+  monkeypatch.setattr(batches, "batch_at", note_seed)
   run(own_config(vocab, files, seeds=2), tmp_path)
-  assert kept.stat().st_mtime_ns == before
+  assert kept.stat().st_mtime_ns == before and seeds == {1}
   assert load_without_times(tmp_path, 1) == saved
   assert load_without_times(tmp_path, 0) != saved
 
@@ -333,6 +344,7 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
     ({"labels": "good,fine"}, DataError, r"train.csv:\d+.*bad"),
     ({"kind": "score"}, DataError, r"train.csv:\d+"),
     ({"metric": "bleu"}, InputError, "bleu"),
+    ({"dev": "x.csv"}, DataError, r"x.csv: .*\.gz.*nyu-mll/.*save_to"),
     ({"dev": ""}, InputError, "finetune.dev names no file"),
     ({"tasks": "mrpc,own"}, InputError, "finetune.tasks"),
     ({"optim__accumulation": 3}, InputError, "batch_size"),

@@ -1,6 +1,6 @@
 """Tests reading of tasks into rows, decoding and scoring of answers."""
 
-import json
+import dataclasses
 
 import datasets
 import numpy as np
@@ -81,6 +81,9 @@ def test_answers_to_stsb_are_unscaled(tmp_path):
   assert dev.golds == (0.0, 3.8, 5.0)
   assert dev.score(answers) == pytest.approx({"spearman": 100, "pearson": 100})
   assert dev.score(answers[::-1])["spearman"] == pytest.approx(-100)
+  task = dataclasses.replace(dev.task, scale=(1.0, 4.0))
+  dev = dataclasses.replace(dev, task=task)
+  assert dev.decode_answers([np.array([0.5])]) == [3.0]
 
 
 def test_answers_of_classes_are_names(tmp_path):
@@ -108,7 +111,7 @@ def test_fingerprints_tell_rows_labels_and_golds(tmp_path, monkeypatch):
     ([0, 1, 1], [1, 0, 0], ""),  # wrong, but not constant
     ([1, 1], [1, 1], ""),
     ([0.0, 5.0], [1.0, np.inf], "finite"),
-    ([0.0, 5.0, 2.0], [2.5, 2.5001, 2.5], "range"),
+    ([0.0, 500.0, 2.0], [2.5, 5.5, 2.5], "range"),
     ([0.0, 5.0, 2.0], [2.5, 2.6, 2.5], ""),
     ([("a",), ("b", "c")], ["the", "the"], "'the'"),
     (["a", "b"], ["the", "b"], ""),
@@ -119,68 +122,26 @@ def test_runs_with_constant_predictions_failed(gold, predicted, reason):
   assert (reason in failure) if reason else not failure
 
 
-# --- questions
-
-LONG = " ".join(LETTERS) + " " + " ".join(LETTERS[::-1])
-CONTEXTS = {"q0": ("a b c d e f", "b c d"), "q1": (LONG, "t s r")}
-CONTEXTS["q2"] = ("f e d c b a", "f e")
-
-
-def squad_config(folder, **more):
-  """Writes a question on each of CONTEXTS."""
-  paragraphs = []
-  for key, (context, answer) in CONTEXTS.items():
-    answers = [{"text": answer, "answer_start": context.index(answer)}]
-    qas = [{"id": key, "question": "z z", "answers": answers}]
-    paragraphs.append({"context": context, "qas": qas})
-  content = json.dumps({"data": [{"paragraphs": paragraphs}]})
-  c = finetune_squad.get_config()
-  for split in ("train", "dev"):
-    (folder / f"{split}-v1.1.json").write_text(content)
-  c.length = 24
-  c.finetune.data = str(folder)
-  c.finetune.stride = 8
-  c.finetune.update(more)
-  return c
-
-
-def make_logits(start, end, size):
-  logits = np.zeros((size, 2), np.float32)
-  logits[start, 0] = logits[end, 1] = 5
-  return logits
-
-
-def test_correct_spans_score_100_and_reversed_ones_do_not(tmp_path):
-  data = read_data(squad_config(tmp_path), "squad")
-  rows = decode_rows(data.train)
-  assert rows == decode_rows(data.dev.encoded)  # so spans are equal
-  assert rows[0] == "[CLS] z z [SEP] a b c d e f [SEP]"
-  # A row has room for 19 pieces of the long context, and its stride is 8.
-  assert len(data.train.tokens) == 2 + 1 + -(-(len(LONG.split()) - 19) // 8)
-  targets = data.train.targets
-  spans = list(zip(targets["start"], targets["end"], strict=True))
-  sizes = data.dev.encoded.lengths_N
-  correct = [make_logits(*x, n) for x, n in zip(spans, sizes, strict=True)]
-  answers = data.dev.decode_answers(correct)
-  assert answers == [answer for _, answer in CONTEXTS.values()]
-  assert data.dev.score(answers) == {"em": 100, "f1": 100}
-  cases = zip(spans, sizes, strict=True)
-  swapped = [make_logits(end, start, n) for (start, end), n in cases]
-  assert data.dev.score(data.dev.decode_answers(swapped))["em"] < 50
-  fewer = read_data(squad_config(tmp_path, rows=2), "squad")
-  assert decode_rows(fewer.train) == rows[:-1]  # all windows of two questions
-  assert [x.key for x in fewer.dev.examples] == [*CONTEXTS]
-
-
-def test_named_data_sets_replace_the_official_files(tmp_path):
-  c = squad_config(tmp_path)
-  rows = {"id": ["q9"], "context": ["a b"], "question": ["z ?"]}
-  rows["answers"] = [{"text": ["b"], "answer_start": [2]}]
+def test_questions_are_read_from_files_and_data_sets(tmp_path):
+  rows = {"id": ["q8", "q9"], "context": ["a b", "b"], "question": ["z"] * 2}
+  rows["answers"] = [{"text": ["b"], "answer_start": [i]} for i in (2, 0)]
   split = datasets.Dataset.from_dict(rows)
   datasets.DatasetDict(validation=split).save_to_disk(str(tmp_path / "set"))
+  split.to_json(str(tmp_path / "train-v1.1.json"))
+  c = finetune_squad.get_config()
+  c.length = 24
+  c.finetune.data = str(tmp_path)
   c.finetune.dev = f"hf:{tmp_path}/set"
+  c.finetune.rows = 1
   data = read_data(c, "squad")
-  assert data.dev.golds == (("b",),) and len(data.train.tokens) > 1
+  assert decode_rows(data.train) == ["[CLS] z [SEP] a b [SEP]"]
+  assert data.train.targets["start"].tolist() == [4]
+  assert data.dev.golds == (("b",), ("b",))
+  logits = np.zeros((2, 6, 2))
+  logits[0, 3, 0] = logits[0, 4, 1] = logits[1, 3] = 5
+  answers = data.dev.decode_answers(list(logits))
+  assert answers == ["a b", "b"]
+  assert data.dev.score(answers) == pytest.approx({"em": 100, "f1": 100})
 
 
 # --- files of a split

@@ -40,31 +40,6 @@ class TorchNetworks:
       for name, x in getattr(self, role).named_parameters()
     }
 
-  def adam_step(self, rate: float, options) -> None:
-    """Takes a step of BERT's Adam: no correction of bias, decoupled decay."""
-    parameters = dict(self.bert.named_parameters())
-    norm = sum((x.grad**2).sum() for x in parameters.values()) ** 0.5
-    scale = min(1.0, 1.0 / norm.item())
-    b1, b2, zeros = 0.9, options.b2, (0.0, 0.0)
-    self.means, old = getattr(self, "means", {}), {}
-    with torch.no_grad():
-      for name, x in parameters.items():
-        mean, square = self.means.get(name, zeros)
-        grad, old[name] = scale * x.grad, x.clone()
-        mean = b1 * mean + (1 - b1) * grad
-        square = b2 * square + (1 - b2) * grad**2
-        self.means[name] = mean, square
-        update = mean / (square**0.5 + 1e-6)
-        if x.ndim > 1:  # neither bias nor scale of a norm
-          update += options.weight_decay * x
-        x -= rate * update
-        x.grad = None
-    self.changes = {x: (parameters[x] - old[x]).detach().numpy() for x in old}
-
-  def moved(self, role: str) -> dict[str, np.ndarray]:
-    """Returns how the last step changed the parameters of one network."""
-    return self.changes
-
 
 class TorchPair(TorchNetworks):
   """Generator and discriminator in f64 on one embedding block, dropout off."""

@@ -10,6 +10,7 @@ import pytest
 
 from support.texts import COMPRESSORS
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
+from truenegs_jax.runtime.text import find_existing
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.records import read_dataset, read_file, read_split
 from truenegs_jax.tasks.task import (
@@ -66,7 +67,7 @@ def write_split(root, name, split, *, suffix="", extra=()):
   path = root / task.title / f"{file}.tsv{suffix}"
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_bytes(COMPRESSORS[suffix]("\n".join([*lines, *extra]).encode()))
-  return path, expected
+  return str(path), expected
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -75,13 +76,13 @@ def test_reads_every_file_of_every_task_of_glue(tmp_path, name):
   for split in task.splits:
     suffix = ".xz" if name == "mnli" else ""
     path, expected = write_split(tmp_path, name, split, suffix=suffix)
-    examples = read_split(task, split, str(tmp_path))
+    assert path == f"{records.official_path(task, split, tmp_path)}{suffix}"
+    examples = read_split(task, split, path)
     assert [(x.first, x.second, x.gold) for x in examples] == expected
     has_header = name != "cola" or split == "test"
     assert examples[1].location == f"{path}:{2 + has_header}"
     keys = ["90", "89"] if split.startswith("test") else ["0", "1"]
     assert [x.key for x in examples[:2]] == keys
-    assert examples == read_split(task, split, "", file=str(path))
 
 
 def test_the_settings_of_each_task_match_electra():
@@ -145,36 +146,35 @@ def test_reads_the_hubs_copy(tmp_path, name):
     test = read_split(task, "test", f"hf:{where}")
     assert [(x.key, x.gold) for x in test] == [(k, None) for k in "789"]
     file = f"hf:{where} split=test{suffix}"
-    assert test == read_split(task, "test", "nowhere", file=file)
+    assert test == read_split(task, "test", file)
 
 
 def test_uneven_rows_of_qqp_are_skipped(tmp_path):
   extra = ["5\t6", "9\t1\t2\tq\t\t1"]
-  write_split(tmp_path, "qqp", "train", extra=extra)
-  examples = read_split(TASKS["qqp"], "train", str(tmp_path))
+  path, _ = write_split(tmp_path, "qqp", "train", extra=extra)
+  examples = read_split(TASKS["qqp"], "train", path)
   assert (len(examples), examples[-1].second) == (3, "")
 
 
 # Counts of labels or rows; a parser of quotes would lose some of them.
 REAL = {
-  ("cola", "train", ""): {"1": 6023, "0": 2528},
-  ("sst2", "train", ""): {"1": 37569, "0": 29780},
-  ("mrpc", "train", ""): {"1": 2474, "0": 1194},
-  ("stsb", "train", ""): 5749,
-  ("qqp", "train", "QQP/train.sample9k.tsv.xz"): 8999,
-  ("mnli", "dev", ""): dict(entailment=3479, neutral=3123, contradiction=3213),
-  ("qnli", "dev", ""): {"not_entailment": 2761, "entailment": 2702},
-  ("rte", "train", ""): {"entailment": 1249, "not_entailment": 1241},
+  "CoLA/train": {"1": 6023, "0": 2528},
+  "SST-2/train": {"1": 37569, "0": 29780},
+  "MRPC/train": {"1": 2474, "0": 1194},
+  "STS-B/train": 5749,
+  "QQP/train.sample9k": 8999,
+  "MNLI/dev_matched": dict(entailment=3479, neutral=3123, contradiction=3213),
+  "QNLI/dev": {"not_entailment": 2761, "entailment": 2702},
+  "RTE/train": {"entailment": 1249, "not_entailment": 1241},
 }
 
 
-@pytest.mark.parametrize(("name", "split", "file"), REAL)
-def test_real_files_have_the_published_counts(real_data, name, split, file):
-  root = real_data / "glue"
-  counts = REAL[name, split, file]
-  examples = read_split(
-    TASKS[name], split, str(root), file=str(root / file) if file else ""
-  )
+@pytest.mark.parametrize("file", REAL)
+def test_real_files_have_the_published_counts(real_data, file):
+  counts = REAL[file]
+  name = file.partition("/")[0].lower().replace("-", "")
+  path = find_existing(real_data / f"glue/{file}.tsv", or_compressed=True)
+  examples = read_split(TASKS[name], "train", str(path))
   if isinstance(counts, dict):
     assert collections.Counter(x.gold for x in examples) == counts
     counts = sum(counts.values())
@@ -238,7 +238,7 @@ def test_every_format_gives_the_same_records(write, name):
   assert list(read_file(path)) == [
     (f"{path}:{first + i}", row) for i, row in enumerate(ROWS)
   ]
-  assert read_split(PAIRS, "train", "", file=path) == [
+  assert read_split(PAIRS, "train", path) == [
     Example(str(i), row["a"], row["b"], row["label"], f"{path}:{first + i}")
     for i, row in enumerate(ROWS)
   ]
@@ -285,13 +285,13 @@ def test_classes_of_a_data_set_become_names(saved):
   assert record.fields["label"] is None
   assert records.read_class_names(saved, "dev", "label") == ("yes", "no")
   assert not records.read_class_names(saved, "dev", "text")
-  examples = read_split(ONE, "dev", "", file=f"{saved} split=train")
+  examples = read_split(ONE, "dev", f"{saved} split=train")
   assert [x.gold for x in examples] == ["no", "yes"]
 
 
 def test_a_folder_of_parquet_is_read_by_datasets(tmp_path):
   datasets.Dataset.from_list(ROWS).to_parquet(str(tmp_path / "x.parquet"))
-  examples = read_split(PAIRS, "train", "", file=f"hf:{tmp_path}")
+  examples = read_split(PAIRS, "train", f"hf:{tmp_path}")
   assert [x.gold for x in examples] == ["no", "yes"]
 
 
@@ -305,7 +305,7 @@ def test_the_hub_is_asked_for_config_and_split(monkeypatch):
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
   where = "hf:owner/set config=mini split=test"
   with pytest.raises(UnavailableError, match="no route.*hf:FOLDER"):
-    read_split(PAIRS, "dev", "", file=where)
+    read_split(PAIRS, "dev", where)
   assert requests == [("owner/set", "mini")]
 
 
@@ -334,7 +334,7 @@ def test_classes_are_ordered(golds, metric, labels):
 def test_scores_are_scaled_by_the_training_file(write):
   task = define_own_task(text="text", label="stars", kind=SCORE)
   path = write("x.csv", "text,stars\na,1\nb,4\nc,1\nd,4e0\n")
-  train = read_split(task, "train", "", file=path)
+  train = read_split(task, "train", path)
   assert [x.gold for x in train] == [1.0, 4.0, 1.0, 4.0]
   fitted = fit_own_task(task, train)
   assert fitted.scale == (2.5, 1.5) and fitted.metrics == ("spearman",)
@@ -344,17 +344,17 @@ def test_scores_are_scaled_by_the_training_file(write):
 
 def test_only_test_files_may_have_no_labels(write):
   path = write("x.jsonl", '{"text": "a"}\n')
-  assert read_split(ONE, "test", "", file=path)[0].gold is None
+  assert read_split(ONE, "test", path)[0].gold is None
   labeled = write("y.tsv", "text\tlabel\na\tno\nb\t\n")
-  test = read_split(ONE, "test", "", file=labeled)
+  test = read_split(ONE, "test", labeled)
   assert [x.gold for x in test] == ["no", None]
   with pytest.raises(DataError, match="x.jsonl:1: no column 'label'. Col"):
-    read_split(ONE, "dev", "", file=path)
+    read_split(ONE, "dev", path)
 
 
 def test_equal_numbers_are_one_class(write):
   rows = [{"text": "a", "label": x} for x in (1, 1.0, 0.0, 0, 0.5)]
-  examples = read_split(ONE, "train", "", file=write("x.jsonl", rows))
+  examples = read_split(ONE, "train", write("x.jsonl", rows))
   assert [x.gold for x in examples] == ["1", "1", "0", "0", "0.5"]
 
 
@@ -371,9 +371,9 @@ def test_equal_numbers_are_one_class(write):
   ],
 )
 def test_bad_rows_of_glue_are_refused(tmp_path, name, split, row, message):
-  write_split(tmp_path, name, split, extra=[row])
+  path, _ = write_split(tmp_path, name, split, extra=[row])
   with pytest.raises(DataError, match=message):
-    read_split(TASKS[name], split, str(tmp_path))
+    read_split(TASKS[name], split, path)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_bad_values_are_refused(write, row, kind, message):
   path = write("x.jsonl", [good, good | row])
   task = dataclasses.replace(PAIRS, kind=kind, metrics=())
   with pytest.raises(DataError, match=f"x.jsonl:2: .*{message}"):
-    read_split(task, "dev", "", file=path)
+    read_split(task, "dev", path)
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,6 @@ def test_bad_values_are_refused(write, row, kind, message):
     ("y.csv", DataError, "y.csv: there is no such file"),
     ("hf:x spilt=train", InputError, "hf:.*no option spilt=.*mean split="),
     ("hf:data/own/x.tsv", DataError, "neither a folder nor a name"),
-    ("", DataError, r"MNLI/dev_matched.tsv: .*\.gz.*nyu-mll.*save_to"),
   ],
 )
 def test_bad_files_are_refused(write, tmp_path, file, error, message):
@@ -412,11 +411,10 @@ def test_bad_files_are_refused(write, tmp_path, file, error, message):
   write("x.csv", 'a,b\n1,2\n"3,4\n')
   write("x.jsonl", '{"a": "x"}\n{"a": \n')
   write("x.md", "a\n")
-  if file and not file.startswith("hf:"):
+  if not file.startswith("hf:"):
     file = f"{tmp_path}/{file}"
-  task = dataclasses.replace(ONE, columns=("a",)) if file else TASKS["mnli"]
   with pytest.raises(error, match=message):
-    read_split(task, "test" if file else "dev", str(tmp_path), file=file)
+    read_split(dataclasses.replace(ONE, columns=("a",)), "test", file)
 
 
 @pytest.mark.parametrize(

@@ -119,62 +119,59 @@ class Start:
 
 
 def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
-  """Opens the weights of `init` without arrays; "" is a network at random."""
+  """Opens the weights of `init` without arrays; "" is a network at random.
+
+  Size and vocabulary are those of the weights.
+  """
   o = options
+  sizes = {x: getattr(o.model, x) for x in SIZES}
+  sizes = {name: size for name, size in sizes.items() if size}
   network: dict[str, Any] = {x: getattr(o.model, x) for x in MODEL_KEYS}
   network["head_dropout"] = o.finetune.head_dropout
-  weights = Weights(o.init, report) if o.init else None
-  source = weights.encoder() if weights else None
-  if source is None:
+  if o.init:
+    if o.model.variant != FROM_WEIGHTS or sizes:
+      raise InputError(
+        f"model.variant={o.model.variant!r} and the sizes {sizes} are for a"
+        " network drawn at random, but init has weights, with their sizes. Set"
+        " --config.model.variant=init and no size."
+      )
+    weights = Weights(o.init, report)
+    source = weights.encoder()
+    role = source.role
+    location = source.location
+    network |= source.thetas | source.sizes
+    network["backbone"] = source.backbone
+    network["pooling"] = source.fields.get("classifier_pooling", "cls")
+    tokenizer = _load_tokenizer(o, source)
+  else:
     if FROM_WEIGHTS in (o.model.variant, o.data.vocab):
       raise InputError(
         "init='' names no weights. Set --config.init=FOLDER (a workdir, or a"
         " folder or hub name of Hugging Face), or for a network drawn at random"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
+    weights = None
     role = "discriminator"
     location = "a network drawn at random"
+    network |= sizes
     network["backbone"] = "encoder"
-  else:
-    role = source.role
-    location = source.location
-    network |= source.thetas
-    network["backbone"] = source.backbone
-    network["pooling"] = source.fields.get("classifier_pooling", "cls")
-  network |= _choose_sizes(o, source)
+    tokenizer = tokenizer_lib.build_tokenizer(o.data, o.data.vocab)
   positions = network.get("max_positions", POSITIONS)
   if o.length > positions:
     raise InputError(
       f"length={o.length} is over the {positions:,} positions of {location}."
       f" Set --config.length={positions} or less."
     )
-  return Start(o, weights, role, _load_tokenizer(o, source), network)
-
-
-def _choose_sizes(
-  options: FinetuneOptions, source: Network | None
-) -> Mapping[str, Any]:
-  """Returns the variant and the sizes, with weights those of the weights."""
-  variant = options.model.variant
-  sizes = {x: getattr(options.model, x) for x in SIZES}
-  sizes = {name: size for name, size in sizes.items() if size}
-  if source is None:
-    return {"variant": variant, **sizes}
-  if variant != FROM_WEIGHTS or sizes:
-    raise InputError(
-      f"model.variant={variant!r} and the sizes {sizes} are for a network drawn"
-      " at random, but init has weights, with their sizes. Set"
-      " --config.model.variant=init and no size."
-    )
-  return {"variant": variant, **source.sizes}
+  network["variant"] = o.model.variant
+  return Start(o, weights, role, tokenizer, network)
 
 
 def _load_tokenizer(
-  options: FinetuneOptions, source: Network | None
+  options: FinetuneOptions, source: Network
 ) -> tokenizer_lib.Tokenizer:
   """Loads `data.vocab`, or the vocabulary of the weights."""
   data = options.data
-  if source is None or data.vocab != FROM_WEIGHTS:
+  if data.vocab != FROM_WEIGHTS:
     return tokenizer_lib.build_tokenizer(data, data.vocab)
   strip_accents = tokenizer_lib.ACCENTS[data.accents]
   if data.accents == "auto":

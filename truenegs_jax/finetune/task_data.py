@@ -20,8 +20,8 @@ from truenegs_jax.config.tables import Finetune
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import layers
 from truenegs_jax.models.encoder import find_family
-from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.runtime.text import find_existing
+from truenegs_jax.runtime.errors import DataError, InputError, one_of
+from truenegs_jax.runtime.text import COMPRESSIONS, find_existing
 from truenegs_jax.tasks import batches, records, scoring, squad
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import (
@@ -282,13 +282,18 @@ def read_task_data(
 
 def read_split(options: FinetuneOptions, task: Task, split: str) -> list[Any]:
   """Reads the examples of a split: Example or, of SPANS, Question."""
-  file = options.files.get(split, "")
-  data = options.finetune.data
-  if task.kind != SPANS:
-    return records.read_split(task, split, data, file=file)
-  if not file and not data.startswith(records.HUB):
-    file = str(records.find_official(task, split, data))
-  return squad.read_squad(file or data, split=split)
+  where, exists = options.find_source(task, split)
+  if not exists:
+    raise DataError(
+      f"{where}: there is no such file, also not with {' '.join(COMPRESSIONS)}."
+      f" Set --config.finetune.{split}=FILE, or --config.finetune.data to the"
+      " folder of the published files, to hf:nyu-mll/glue or to"
+      " hf:rajpurkar/squad; without internet, to hf:FOLDER with a copy that"
+      " save_to_disk wrote."
+    )
+  if task.kind == SPANS:
+    return squad.read_squad(where, split=split)
+  return records.read_split(task, split, where)
 
 
 def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:

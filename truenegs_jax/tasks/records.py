@@ -1,6 +1,6 @@
 """Reads labeled texts: GLUE's tasks, your own, and records of any columns.
 
-  examples = read_split(TASKS["mrpc"], "train", "glue_data")
+  examples = read_split(TASKS["mrpc"], "train", "glue_data/MRPC/train.tsv")
   examples = read_split(TASKS["mrpc"], "dev", "hf:nyu-mll/glue")
   for record in read_file("train.tsv.xz"):  # or read_dataset("hf:NAME", ...)
     record.text("sentence"), record.label("label", CLASSES)
@@ -204,36 +204,17 @@ def official_path(task: Task, split: str, folder: str) -> pathlib.Path:
   return root / task.title / f"{split}.tsv"
 
 
-def find_official(task: Task, split: str, folder: str) -> pathlib.Path:
-  """Returns the published file of a split; DataError if there is none."""
-  path = official_path(task, split, folder)
-  if existing := text_lib.find_existing(path, or_compressed=True):
-    return existing
-  raise DataError(
-    f"{path}: there is no such file, also not with"
-    f" {' '.join(text_lib.COMPRESSIONS)}. Set --config.finetune.data to the"
-    " folder of the published files, or to hf:nyu-mll/glue or"
-    " hf:rajpurkar/squad; without internet, to hf:FOLDER with a copy that"
-    " save_to_disk wrote."
-  )
-
-
-def read_split(
-  task: Task, split: str, where: str, *, file: str = ""
-) -> list[Example]:
+def read_split(task: Task, split: str, where: str) -> list[Example]:
   """Reads the examples of a split of GLUE, or of your own task.
 
   Test splits of GLUE have no labels; your own may lack them. If your own task
   has no labels yet, any class is read.
 
   Args:
-    where: a folder that contains CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/,
-      QNLI/ and RTE/ with the official files, plain or compressed; or hf:NAME,
-      the hub's copy ("nyu-mll/glue"); or hf:FOLDER, a folder written by
-      `save_to_disk`, or one with a folder of that kind for each task.
-    file: read instead of the official file, with the same columns; or a data
-      set, "hf:NAME split=S" for example, with the columns of the hub. Your own
-      task has nothing else.
+    where: a file, plain or compressed; or hf:NAME, for GLUE the hub's copy
+      ("nyu-mll/glue"); or hf:FOLDER, a folder written by `save_to_disk`, for
+      GLUE also one with a folder of that kind for each task. "hf:NAME split=S"
+      is another split.
   """
   is_own = task.name == OWN
   is_test = split.startswith("test")
@@ -241,17 +222,16 @@ def read_split(
   texts = task.columns
   label = task.label_column
   index = "id" if is_qqp else "index"
-  source = file or where
-  if source.startswith(HUB) and not is_own:
+  if where.startswith(HUB) and not is_own:
     texts = HUB_TEXTS.get(task.name, texts)
     label = "label"
     index = "idx"
-    rows = _read_hub(task, split, source)
-  elif source.startswith(HUB):
-    rows = read_dataset(source, split=split)
+    rows = _read_hub(task, split, where)
+  elif where.startswith(HUB):
+    rows = read_dataset(where, split=split)
   else:
     rows = read_file(
-      file or find_official(task, split, where),
+      where,
       columns=() if task.name != "cola" or is_test else COLA_COLUMNS,
       # As ELECTRA does: 3 lines of the train file are no rows. GLUE rejects a
       # submission without all rows of the test set.
