@@ -172,6 +172,8 @@ def test_unknown_keys_of_files_are_refused_by_name(tmp_path, name):
     path = write_python(tmp_path, name, f"c.{key} = 1")
     with pytest.raises(InputError, match=f"own.py' sets {key}.*no key"):
       parse_config([path])
+    if name == "study":  # a saved one is refused
+      continue
     add = lambda section, last: section.update({last: 1})  # noqa: E731
     path = save_changed(tmp_path, name, key, add)
     with pytest.raises(InputError, match=f"config.json' sets {key}.*no key"):
