@@ -228,8 +228,9 @@ def initialize(
     address, count, index, devices = _detect_cluster(join_secs)
     if not address or not count or index is None:
       return
-  is_given = address is not None and count is not None and index is not None
-  if not is_given or not 0 <= index < count:
+  if (
+    address is None or count is None or index is None or not 0 <= index < count
+  ):
     raise InputError(
       f"The flags of processes are not complete. Pass all of {FLAGS}, with I"
       " from 0 to N - 1, or none."
