@@ -80,7 +80,7 @@ def test_a_saved_study_is_refused_as_it_may_name_a_program(tmp_path, more):
   c = get_config("study")
   c.study.base = f"{program}:hc"
   flag = save(tmp_path, c)
-  with pytest.raises(InputError, match="is of a study, whose study.base may"):
+  with pytest.raises(InputError, match="a study is continued by the command"):
     parse_config([flag, *more])
   assert not (tmp_path / "ran").exists()
   with pytest.raises(InputError, match="base.py.*get_config"):

@@ -139,8 +139,8 @@ def test_two_processes_stop_after_the_same_step_and_one_goes_on(
 @pytest.mark.parametrize(
   "flags, words",
   [
-    (("127.0.0.1:1", None, None), "--process_id=I, or none"),
-    (("127.0.0.1:1", 2, 2), "not from 0 to 1"),
+    (("127.0.0.1:1", None, None), "Pass all of --coordinator=HOST:PORT"),
+    (("127.0.0.1:1", 2, 2), "with I from 0 to N - 1"),
   ],
 )
 def test_impossible_flags_are_refused(flags, words):

@@ -77,12 +77,10 @@ def parse_item(text: str, *, key: str) -> Item:
   options = dict[str, str]()
   for word in filter(None, split(text, string.whitespace, key=key)):
     option = _OPTION.fullmatch(word)
-    if option and option[1] in options:
-      raise InputError(f"{key}: {text!r} has {option[1]}= twice.")
-    if options and not option:
+    if options and (not option or option[1] in options):
       raise InputError(
-        f"{key}: {word!r} in {text!r} follows an option. Put values with spaces"
-        " in quotes."
+        f"{key}: {word!r} in {text!r} follows an option, or is there twice. Put"
+        " values with spaces in quotes."
       )
     if option:
       options[option[1]] = _unquote(option[2])

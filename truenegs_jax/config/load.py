@@ -133,13 +133,12 @@ def load_saved(
   """
   with read_json(path, error, fix) as saved:
     values = flatten(saved)
-    if values.get("task") == "study":
+    # A study may name a file to execute, and this may be a stranger's.
+    if str(values.get("task")) not in tables.TABLES.keys() - {"study"}:
       raise error(
-        f"'{path}' is of a study, whose study.base may name a file to execute."
-        " Run the command again with which the study was started."
+        f"'{path}' is not the config of a run (a study is continued by the"
+        f" command that started it). {fix}"
       )
-    if str(values.get("task")) not in tables.TABLES:
-      raise error(f"'{path}' is not the config of a run. {fix}")
     config = tables.make_config(saved["task"])
     expected = flatten(config.to_dict())
     for name in sorted(values.keys() - expected.keys()):

@@ -222,12 +222,12 @@ def initialize(
     address, count, index, devices = _detect_cluster(join_secs)
     if not address or not count or index is None:
       return
-  if address is None or count is None or index is None:
-    raise InputError(f"A flag is missing. Pass all of {FLAGS}, or none.")
-  if not 0 <= index < count:
+  if (
+    address is None or count is None or index is None or not 0 <= index < count
+  ):
     raise InputError(
-      f"--process_id={index} is not from 0 to {count - 1}, of"
-      f" --num_processes={count}."
+      f"The flags of processes are not complete. Pass all of {FLAGS}, with I"
+      " from 0 to N - 1, or none."
     )
   if count == 1:
     return

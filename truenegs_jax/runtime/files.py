@@ -310,8 +310,6 @@ def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
     if isinstance(text, bytes):
       text = text.decode("utf-8-sig")
     value = json.loads(text)
-  except UnicodeDecodeError as e:
-    raise ValueError(f"byte {e.start:,} is not UTF-8") from e
   except json.JSONDecodeError as e:
     raise ValueError(f"not JSON: {e}") from e
   except RecursionError as e:

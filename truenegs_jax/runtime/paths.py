@@ -152,9 +152,8 @@ def make_private_folder(path: pathlib.Path) -> None:
   real = path.resolve()
   for folder in (real, *real.parents):
     status = folder.stat()
-    if status.st_uid not in (0, os.geteuid()):
-      raise PermissionError(f"'{folder}' belongs to user {status.st_uid}")
+    is_foreign = status.st_uid not in (0, os.geteuid())
     is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     # In a sticky folder such as /tmp nobody can rename the files of others.
-    if is_open and not status.st_mode & stat.S_ISVTX:
+    if is_foreign or (is_open and not status.st_mode & stat.S_ISVTX):
       raise PermissionError(f"'{folder}' can be written to by others")
