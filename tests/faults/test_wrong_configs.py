@@ -14,7 +14,6 @@ from truenegs_jax.config.keys import LARGEST, flatten
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections, Robustness, Study
 from truenegs_jax.corrections import run as corrections
-from truenegs_jax.finetune import run as finetune
 from truenegs_jax.finetune.task_data import parse_options
 from truenegs_jax.pretrain import checks
 from truenegs_jax.pretrain import run as pretrain
@@ -202,8 +201,7 @@ def test_numbers_at_the_bounds_are_accepted():
 
 
 @pytest.mark.parametrize(
-  ("name", "task"),
-  [("electra_demo", pretrain), ("finetune_glue", finetune), ("study", study)],
+  ("name", "task"), [("electra_demo", pretrain), ("study", study)]
 )
 def test_a_workdir_that_cannot_have_checkpoints_is_refused(
   tmp_path, monkeypatch, name, task

@@ -214,7 +214,7 @@ def test_a_dry_run_writes_nothing(config, tmp_path):
   ("key", "value", "message"),
   [
     ("init", "", "fine-tunings of no task"),
-    ("init", "no/such/folder", "fine-tunings of no task"),
+    ("init", "no/such/folder", "there is no folder"),
     ("task", "mrpc", "finished fine-tunings of squad"),
     ("sets", "typos", "robustness.sets='typos' is unknown"),
     ("files", "", "nothing to score"),

@@ -311,10 +311,15 @@ def _find_runs(init: str, task: str) -> tuple[dict[str, Result], str]:
   workdir = open_path("init", init)
   by_task = results.load_all(workdir) if init else {}
   if task not in by_task and (task or len(by_task) != 1):
+    problem = f"init: there is no folder '{init}'"
+    if workdir.exists():
+      problem = (
+        f"init={init!r} has finished fine-tunings of"
+        f" {', '.join(by_task) or 'no task'}; robustness.task={task!r} is none"
+        " of these"
+      )
     raise InputError(
-      f"init={init!r} has finished fine-tunings of"
-      f" {', '.join(by_task) or 'no task'}; robustness.task={task!r} is none of"
-      " these. Set --config.init to the workdir of a fine-tuning that has"
+      f"{problem}. Set --config.init to the workdir of a fine-tuning that has"
       " ended, and --config.robustness.task if it has several."
     )
   pool = by_task[task or next(iter(by_task))]
