@@ -46,8 +46,7 @@ RECIPE_MEANINGS = {
 # set data.sources to the path of a copy: text files, or hf:FOLDER. The commits
 # are those that public code uses: main, in Parquet.
 OPENWEBTEXT = (
-  "hf:Skylion007/openwebtext"
-  " revision=b4325f019c648b1641a1784748667e8b74e5e064"
+  "hf:Skylion007/openwebtext revision=b4325f019c648b1641a1784748667e8b74e5e064"
 )
 # Half of the articles do not fill a row of 512. Alone they would make a third
 # of the rows padding; joined to 3,000 characters or more, a sixth.
@@ -58,10 +57,7 @@ WIKIPEDIA = (
 )
 # A record is a sentence, and consecutive ones are of the same book. The main
 # revision is a script, which `datasets` no longer runs; the hub converts it.
-BOOKS = (
-  "hf:bookcorpus/bookcorpus revision=refs/convert/parquet"
-  " document=join"
-)
+BOOKS = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet document=join"
 BERT_VOCAB = "google-bert/bert-base-uncased"
 
 REQUIRED = "?"  # value of init or data.sources if the user has to set it
