@@ -23,7 +23,7 @@ class OwnStep:
     c.batch_size = batch
     c.length = length
     c.optim.warmup_steps = 50
-    c.model.dropout = c.model.attention_dropout = dropout
+    c.model.dropout = dropout
     self._c = c
     self._step = steps.make_step(c)
     self._run = self._step.run

@@ -32,7 +32,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.vocab_size = 8_192
   c.model.variant = "shallow"
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
-  c.model.dropout = c.model.attention_dropout = 0.0  # few epochs
+  c.model.dropout = 0.0  # few epochs
   c.masking.prob = 0.25
   c.masking.style = "80_10_10"
   c.steps = 8_000
@@ -54,7 +54,7 @@ def continue_own(c: ConfigDict) -> None:
   c.init = common.REQUIRED
   c.model.variant = FROM_WEIGHTS
   c.data.vocab = FROM_WEIGHTS
-  c.model.dropout = c.model.attention_dropout = 0.1
+  c.model.dropout = 0.1
   c.masking.prob = 0.15
   c.steps = 2_000
   c.batch_size = 32

@@ -16,7 +16,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c = common.get_config()
   c.model.variant = "demo"
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
-  c.model.dropout = c.model.attention_dropout = 0.0  # fewer than 3 epochs
+  c.model.dropout = 0.0  # fewer than 3 epochs
   c.generator.multiplier = 1.0  # 1/4 of 128 is too narrow to learn much
   c.masking.prob = 0.25  # as in ELECTRA-large: more slots per row
   # The discriminator learns little in so few steps. With ELECTRA's weight of 50

@@ -43,7 +43,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.model.variant = "base"
   c.model.dtype = "bfloat16"
   c.model.max_positions = 8_192
-  c.model.dropout = c.model.attention_dropout = 0.0
+  c.model.dropout = 0.0
   c.model.global_rope_theta = 10_000.0
   c.model.sharing = "disentangled"
   c.masking.prob = 0.3

@@ -25,12 +25,11 @@ SMALLER = {
   " --config.data.sources=glosses.txt --config.data.vocab_size=1024"
   " --config.model.variant=tiny"
   " --config.steps=3 --config.optim.warmup_steps=1 --config.batch_size=16"
-  " --config.eval.cases=0 --config.eval.rows=16",
+  " --config.eval.rows=16",
   'package.submodule_search_locations[0] + "/model"': '"minilm/bert"',
   "--config.data.sources=wordnet": "--config.data.sources=glosses.txt"
   " --config.steps=2 --config.optim.warmup_steps=1"
-  " --config.batch_size=8 --config.eval.rows=8"
-  " --config.eval.cases=0",
+  " --config.batch_size=8 --config.eval.rows=8",
   "[*open_wordnet().all_synsets(pos)]": "[x for x, _ in zip("
   "open_wordnet().all_synsets(pos), range(2500))]",
   "--config.model.variant=minilm": "--config.model.variant=tiny",

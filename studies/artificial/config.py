@@ -19,7 +19,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.model.ffn = 128
   c.generator.sizes = (64, 1, 4, 128)
   c.model.initializer_range = 0.1  # 0.02 suits a width of 768
-  c.model.dropout = c.model.attention_dropout = 0.0  # no line is read twice
+  c.model.dropout = 0.0  # no line is read twice
   # No random words are shown, for which the best loss would not be known.
   c.masking.style = "electra_85_15"
   c.masking.prob = 0.25  # more slots per row

@@ -71,7 +71,6 @@ def set_real_text(s: ConfigDict) -> None:
     "batch_size": 64,
     "length": 32,
     "model.dropout": 0.0,
-    "model.attention_dropout": 0.0,
     "optim.lr": 2e-4,
     "optim.b2": 0.98,
     "optim.warmup_steps": 30,

@@ -17,7 +17,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.model.variant = "demo"
   c.generator.multiplier = 1.0  # and half of the 4 layers
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
-  c.model.dropout = c.model.attention_dropout = 0.0  # no row is read twice
+  c.model.dropout = 0.0  # no row is read twice
   c.masking.prob = 0.25  # more slots per row
   c.steps = 1_500
   c.batch_size = 128

@@ -188,7 +188,7 @@ def test_meshes_and_micro_batches_give_the_same_losses(
 ):
   def train(**changes):
     c = own_config(vocab, files, epochs=0.3, **changes)
-    c.model.dropout = c.model.attention_dropout = 0.1
+    c.model.dropout = 0.1
     c.log.every_steps = 1
     workdir = tmp_path / json.dumps(changes)
     run(c, workdir)

@@ -25,7 +25,7 @@ SLOT_DRAWS = 4  # positions, [MASK] or not, random tokens, samples
 def run():
   c = electra_demo.get_config("runlocal")
   c.masking.style, c.negatives.drop_prob = "80_10_10", 0.1
-  c.model.dropout = c.model.attention_dropout = 0.1
+  c.model.dropout = 0.1
   c.batch_size, c.model.layers = 2, LAYERS
   config = PretrainConfig.read(c)
   return plan.make_run(config, plan.find_tokenizer(config.data))

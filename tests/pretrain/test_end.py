@@ -146,7 +146,8 @@ def test_a_search_that_fails_keeps_the_rest_and_can_be_repeated(
   rows, workdir = shared_pretraining.root / "rows", tmp_path / "run"
   flags = [*shared_pretraining.values, "--config.steps=2"]
   flags += [runs.save_synonyms(tmp_path, rows / "vocab.txt")]
-  flags += ["--config.optim.warmup_steps=0", "--config.eval.cases=3"]
+  flags += ["--config.optim.warmup_steps=0"]
+  monkeypatch.setattr(evaluate, "SHOWN", 3)
   flags += ["--config.eval.sentences=('the [MASK] sees',)"]
 
   def fill_memory(*_):

@@ -57,7 +57,6 @@ def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
     "data.rows": corpus.parent / "rows",
     **ONE_LAYER,
     "model.dropout": 0.1,
-    "model.attention_dropout": 0.1,
     "steps": 12,
     "log.every_steps": 1,
     "checkpoint.every_steps": 3,

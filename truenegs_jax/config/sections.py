@@ -56,10 +56,9 @@ class Model(Section):
     "Number of token types; 0 is that of the weights, or else 2."
   )
   dropout: float = key(
-    0.1, "Dropout rate of embeddings and of layers.", high=0.99
-  )
-  attention_dropout: float = key(
-    0.1, "Dropout rate of attention weights.", high=0.99
+    0.1,
+    "Dropout rate of embeddings, layers and attention weights.",
+    high=0.99,
   )
   initializer_range: float = key(
     0.02, "Standard deviation of random weights.", low=TINY, high=1
@@ -373,7 +372,6 @@ class Eval(Section):
   rows: int = free_key(
     2_048, "Number of held-out rows that are read, at most.", low=1
   )
-  cases: int = free_key(10, "Number of corrections to print at the end.")
   sentences: tuple[str, ...] = free_key(
     (), "Sentences with one [MASK] each, filled in and printed at the end."
   )

@@ -231,8 +231,8 @@ TABLES: dict[str, Table] = {
     (
       *("task", "seed", "init", "init_skip", "dry_run"),
       *("batch_size", "length"),
-      *("model.dropout", "model.attention_dropout", "model.dtype"),
-      *("model.remat", "model.scan", "model.attention", "model.variant"),
+      *("model.dropout", "model.dtype", "model.remat", "model.scan"),
+      *("model.attention", "model.variant"),
       *(f"model.{name}" for name in SIZES),
       *("data.vocab", "data.lowercase", "data.accents"),
       *(x for x in PRETRAIN if x.startswith("optim.") and x not in SPANS),

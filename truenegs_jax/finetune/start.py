@@ -42,7 +42,7 @@ from truenegs_jax.weights.find import Weights
 from truenegs_jax.weights.hf_folder import Network
 from truenegs_jax.workdir import files
 
-MODEL_KEYS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
+MODEL_KEYS = ("dropout", "dtype", "remat", "scan")
 DRAWN = "drawn at random"  # instead of a fingerprint, as it depends on the seed
 HEAD_PREFIXES = ("task_head/", "pooled/")  # of parameter paths
 
@@ -127,6 +127,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
   sizes = {x: getattr(o.model, x) for x in SIZES}
   sizes = {name: size for name, size in sizes.items() if size}
   network: dict[str, Any] = {x: getattr(o.model, x) for x in MODEL_KEYS}
+  network["attention_dropout"] = o.model.dropout
   network["head_dropout"] = o.finetune.head_dropout
   if o.init:
     if o.model.variant != FROM_WEIGHTS or sizes:

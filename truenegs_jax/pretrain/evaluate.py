@@ -28,6 +28,7 @@ from truenegs_jax.train import guards, metrics
 from truenegs_jax.weights import match
 from truenegs_jax.workdir import files
 
+SHOWN = 10  # corrections to print at the end
 SEARCHED = 20  # rows to search for corrections, for each of `eval.rows`
 NUM_TOKENS = 5  # likeliest tokens per sentence
 MIN_ERRORS = 3.0  # standard errors by which a metric must beat guessing
@@ -222,8 +223,7 @@ def save_cases(
   if distributed.is_first_process():
     saved = dataclasses.asdict(search)
     files.save_json(workdir / files.CASES, saved, indent=None)
-  if count := trained.run.config.eval.cases:
-    print_table(cases.make_cases_table(search, search.cases[:count]), console)
+  print_table(cases.make_cases_table(search, search.cases[:SHOWN]), console)
 
 
 def predict_rows(
@@ -253,7 +253,7 @@ def predict_rows(
   epoch_rows = len(rows) // c.batch_size * c.batch_size
   left = min(limit - len(held_out_rows), epoch_rows)
   for step in range(-(-left // size)):
-    if len(pairs) >= c.eval.cases or clock.is_over(f"search {step}"):
+    if len(pairs) >= SHOWN or clock.is_over(f"search {step}"):
       break
     batch = batches.batch_at(rows, step, batch_size=size, seed=c.seed)
     batch["documents"][left - step * size :] = 0  # no slots beyond the limit

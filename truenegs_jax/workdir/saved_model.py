@@ -145,6 +145,7 @@ def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
     value = getattr(c.model, name)
     if value or name not in SIZES:  # a size that is 0 is the variant's
       fields[name] = value
+  fields["attention_dropout"] = c.model.dropout
   if c.objective != "electra":
     # Released weights have a pooler, which is carried to the export.
     has_pooler = bool(c.init) and c.task == "pretrain"
