@@ -27,6 +27,7 @@ CLOCK = types.SimpleNamespace(is_over=lambda name: False)
 @pytest.fixture(autouse=True)
 def search_as_many_rows_as_are_read(monkeypatch):
   monkeypatch.setattr(evaluate, "SEARCHED", 1)
+  monkeypatch.setattr(evaluate, "SHOWN", 5_000)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,6 @@ def make_trained(inputs, num_devices, **values):
     **runs.ONE_LAYER,
     "data__vocab": inputs.folder / "vocab.txt",
     "eval__rows": ROWS,
-    "eval__cases": 5_000,
     "batch_size": 16,
   } | values
   flags = [f"--config.{k.replace('__', '.')}={v}" for k, v in values.items()]
@@ -111,7 +111,8 @@ def test_training_rows_follow_the_held_out_ones_if_cases_are_too_few(
     return types.SimpleNamespace(corrected_pairs=lambda table: pairs)
 
   monkeypatch.setattr(predict_slots, "predict_batch", predict)
-  trained = make_trained(inputs, 1, eval__rows=limit, eval__cases=9)
+  monkeypatch.setattr(evaluate, "SHOWN", 9)
+  trained = make_trained(inputs, 1, eval__rows=limit)
   evaluate.predict_rows(trained, inputs.table, CLOCK)
   held_out = min(limit, len(inputs.held_out_rows))
   assert searched[:held_out] == [*range(held_out)]
