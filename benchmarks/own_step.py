@@ -10,6 +10,7 @@ import steps
 from truenegs_jax.configs import electra_small
 from truenegs_jax.objectives import masking, slot_predictions
 from truenegs_jax.runtime import rng
+from truenegs_jax.train import optim
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import hf_config, hf_names
 
@@ -50,7 +51,13 @@ class OwnStep:
       "mask_id": self._run.options.masking.mask_id,
       "kept": masking.STYLES[c.masking.style].kept,
       "detect_weight": c.generator.detect_weight,
-      "optim": {**c.optim.to_dict(), "total_steps": c.steps},
+      "optim": {
+        **c.optim.to_dict(),
+        "b1": optim.MEAN_DECAY,
+        "clip_norm": optim.CLIP_NORM,
+        "epsilon": optim.EPSILON,
+        "total_steps": c.steps,
+      },
       "flops": self._step.flops,
     }
 
