@@ -211,7 +211,7 @@ class Study(Section):
 Table = dict[str, Key]
 
 PRETRAIN: Table = PretrainConfig.list_keys()
-SPANS = "optim.warmup_steps", "optim.decay_steps"  # not in fine-tuning
+SCHEDULES = "optim.warmup_steps", "optim.decay_steps"  # not in fine-tuning
 
 
 def _derive(
@@ -235,7 +235,7 @@ TABLES: dict[str, Table] = {
       *("model.attention", "model.variant"),
       *(f"model.{name}" for name in SIZES),
       *("data.vocab", "data.lowercase", "data.accents"),
-      *(x for x in PRETRAIN if x.startswith("optim.") and x not in SPANS),
+      *(x for x in PRETRAIN if x.startswith("optim.") and x not in SCHEDULES),
       *("mesh.preset", "mesh.model"),
       *("log.every_steps", "log.writers"),
     ),
