@@ -139,7 +139,7 @@ def test_finished_run_moves_and_gets_more_steps(first_run):
   assert code == 0
   rates = [x["lr"] for x in runs.read_records(moved)]
   assert "This run had 12 steps and gets 16. After step 12 it" in output
-  assert f"the learning rate is {rates[12]:.3g} and falls" in output
+  assert f"the learning rate is {rates[12]:.3g}, and 0 at" in output
   peak, warmup = 0.002, 2
   expected = [
     peak * (1 - t / steps) * min(1, t / warmup)
