@@ -91,7 +91,7 @@ BOUNDS_TESTS := $(addprefix tests/,models objectives pretrain data weights \
   finetune tasks workdir train/test_optim.py train/test_sharding.py \
   train/test_step.py train/test_loggers.py report/test_page.py \
   config/test_flags.py runtime/test_progress.py test_python_api.py \
-  stats/test_intervals.py synonyms/test_languages.py synonyms/test_wordnet.py)
+  stats/test_intervals.py synonyms/test_sources.py synonyms/test_wordnet.py)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all test-faults bounds bounds-lowest bounds-newest \
