@@ -214,26 +214,6 @@ def test_samples_have_the_frequencies_of_the_softmax(vocab):
     assert abs(agreement - chance) < 5 * np.sqrt(chance * (1 - chance) / a.size)
 
 
-def test_a_sample_depends_on_its_row_key_and_logits_only():
-  x_BxKxE, *layer, gold_BxK, _ = make_case()
-
-  @jax.jit
-  def draw(rows):
-    x, gold = x_BxKxE[rows], gold_BxK[rows]
-    return output_softmax.compute(x, *layer, gold, make_keys(rows)).sampled_BxK
-
-  all_rows = draw(np.arange(B))
-  for rows in (np.arange(B)[::-1], np.array([4, 0, 0, 1, 0, 4])):
-    np.testing.assert_array_equal(draw(rows), all_rows[rows])
-
-
-def test_certain_tokens_are_always_and_impossible_ones_never_sampled():
-  for index in (0, 3, V - 1):
-    tokens = draw(jnp.full(V, -jnp.inf).at[jnp.array([index, 200])].set(1.0), B)
-    assert set(tokens.ravel().tolist()) == {index, 200}
-    assert (draw(jnp.zeros(V).at[index].set(60.0), B) == index).all()
-
-
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_inverting_the_cdf_never_returns_a_mass_of_zero(share, monkeypatch):
   rng = np.random.default_rng(0)
