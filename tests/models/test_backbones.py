@@ -132,21 +132,6 @@ def test_packed_documents_equal_separate_rows(backbone):
   np.testing.assert_allclose(packed[:21], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_padding_does_not_change_real_positions(backbone):
-  """Neither the tokens of padding nor its length have an effect."""
-  inputs = make_inputs(0, length=12)
-  real = np.asarray(inputs["documents"]) != 0
-  assert not real.all()
-  junk = {**inputs, "tokens": jnp.where(real, inputs["tokens"], 9)}
-  junk["types"] = jnp.where(real, inputs["types"], 1)
-  base = encode(backbone, inputs)
-  np.testing.assert_array_equal(base[real], encode(backbone, junk)[real])
-  longer = {name: jnp.pad(x, ((0, 0), (0, 12))) for name, x in junk.items()}
-  np.testing.assert_allclose(
-    encode(backbone, longer)[:, :12][real], base[real], rtol=1e-5, atol=1e-5
-  )
-
-
 def test_each_dropout_rate_has_an_effect(backbone):
   inputs = make_inputs(3)
   without_dropout = encode(backbone, inputs)

@@ -1,5 +1,6 @@
 """Runs are stopped, resumed, started twice and started wrongly."""
 
+import functools
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ from support import runs
 from support.doc_pages import read_first_cells
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
+from truenegs_jax.train import guards
 from truenegs_jax.workdir import lock
 
 run = runs.run_in_process
@@ -65,6 +67,39 @@ def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch, caplog):
   code, output = run(stopped, flags)
   assert code == 0 and "resume" in output
   runs.assert_equal_runs(root / "first", stopped, 12)
+
+
+@pytest.mark.slow
+def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
+  first_run, monkeypatch
+):
+  root, flags = first_run
+  flags = [*flags, "--config.steps=100", "--config.minutes=0.2"]
+  secs, signals = [0.0], {}
+  batch_at = run_lib.batches_lib.batch_at
+
+  def batch(rows, step, **more):  # each takes a second of the fake time
+    secs[0] += 1
+    if step in signals:
+      signal.raise_signal(signals.pop(step))
+    return batch_at(rows, step, **more)
+
+  def start(name):
+    monkeypatch.setattr(errors, "BEGAN", secs[0])
+    return run(root / name, flags)
+
+  limit = functools.partial(guards.Clock, now=lambda: secs[0])
+  monkeypatch.setattr(run_lib.batches_lib, "batch_at", batch)
+  monkeypatch.setattr(guards, "Clock", limit)
+  code, output = start("limited")
+  assert code == 0 and "12 of 100 steps fit into minutes=0.2" in output
+  rates = [x["lr"] for x in runs.read_records(root / "limited")]
+  assert rates[-1] == pytest.approx(0.002 / 12, rel=0.05)
+  signals |= {5: signal.SIGTERM}
+  assert start("continued")[0] == errors.SAVED_RESTART
+  assert start("continued")[0] == 0
+  runs.assert_equal_runs(root / "limited", root / "continued", 12)
+  assert [x["lr"] for x in runs.read_records(root / "continued")] == rates
 
 
 def test_finished_run_started_again_shows_its_results(first_run):
