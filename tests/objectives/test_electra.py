@@ -20,7 +20,7 @@ case_of = functools.cache(oracle.make_case)
 @pytest.mark.parametrize(
   "fields",
   [
-    {},
+    {"discriminator_label": 0.0},
     {"prediction": "sample", "discriminator_label": 0.25, "smoothing": 0.3},
     {
       "discriminator_label": -1.0,
