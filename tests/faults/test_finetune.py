@@ -26,7 +26,7 @@ VALUES = {
   "finetune.evals_per_epoch": 1,
   "log.every_steps": 1,
 }
-STEPS = 39
+STEPS, SEED = 39, "own/seed-0"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def complete(values, tmp_path_factory):
 
 def read_outcome(workdir):
   """Returns all that a run leaves, without what differs between two."""
-  folder = workdir / "own" / "seed-0"
+  folder = workdir / SEED
   lines = (folder / "metrics.jsonl").read_text().splitlines()
   records = [
     *map(json.loads, lines),
@@ -101,7 +101,7 @@ def test_stopped_run_ends_bit_equal(values, complete, tmp_path, monkeypatch):
     patch.setattr(export_model, "export_task", fill_disk)
     with pytest.raises(DiskError):
       run_here(values, stopped)
-  (stopped / "own/seed-0/.model.killed").rmdir()
+  (stopped / SEED / ".model.killed").rmdir()
   assert run_here(values, stopped) == 0
   assert read_outcome(stopped) == read_outcome(complete)
 
@@ -127,30 +127,13 @@ def test_killed_run_ends_bit_equal(command, complete, tmp_path, number):
   workdir = tmp_path / "killed"
   for step in sorted(rng.sample(range(1, STEPS), 1 + number % 2)):
     process = start_on_two_devices(flags, env, workdir)
-    wait_for_step(workdir, step, [process])
+    runs.wait_for_step(process, workdir / SEED, step)
     time.sleep(rng.random() / 10)
     process.kill()
     process.communicate()
   [ended] = runs.wait_for_all([start_on_two_devices(flags, env, workdir)])
   assert ended[0] == 0, ended
   assert read_outcome(workdir) == read_outcome(complete)
-
-
-def wait_for_step(workdir, step, processes):
-  """Waits until a record of the step or a later one is written."""
-  deadline = time.monotonic() + runs.TIMEOUT_SECS
-  path = workdir / "own/seed-0/metrics.jsonl"
-
-  def newest():
-    lines = path.read_text().splitlines() if path.exists() else []
-    return max(
-      (json.loads(x)["step"] for x in lines if x[-1] == "}"), default=0
-    )
-
-  while newest() < step:
-    assert time.monotonic() < deadline, f"no step {step} in time"
-    assert all(process.poll() is None for process in processes)
-    time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -160,7 +143,7 @@ def test_two_processes_stop_and_end_as_one(command, complete, values, tmp_path):
   processes = runs.start_processes(
     workdir, flags, env, 2, config="finetune_own"
   )
-  wait_for_step(workdir, 8, processes)
+  runs.wait_for_step(processes[0], workdir / SEED, 8)
   processes[1].send_signal(signal.SIGTERM)
   ended = runs.wait_for_all(processes)
   assert [code for code, _ in ended] == [75, 75], ended

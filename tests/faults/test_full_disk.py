@@ -2,9 +2,7 @@
 
 import contextlib
 import logging
-import random
 import resource
-import subprocess
 import sys
 import time
 
@@ -13,8 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from support import runs, saved_steps
-from support.faults import tries
+from support import saved_steps
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DiskError
 from truenegs_jax.train import loggers
@@ -33,24 +30,6 @@ def full_disk(num_bytes=0):
     yield
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-@pytest.fixture(scope="module")
-def small_disk(tmp_path_factory):
-  """Returns a function that mounts a disk of some KiB, or resizes it."""
-  folder = tmp_path_factory.mktemp("disk")
-
-  def mount(kib, *options):
-    limits = ",".join([*options, f"size={kib}k"])
-    command = ["mount", "-t", "tmpfs", "-o", limits, "tmpfs", folder]
-    done = subprocess.run(command, capture_output=True)
-    if done.returncode:
-      pytest.skip(f"no small disk: {done.stderr}")
-    return folder
-
-  yield mount
-  while not subprocess.run(["umount", folder], capture_output=True).returncode:
-    pass
 
 
 def tree(step):
@@ -124,26 +103,3 @@ def test_tensorboard_without_room_is_turned_off_and_the_run_goes_on(
   assert warnings.count("warning: ") == 2  # one of the logger, one of records
   assert "'tensorboard' failed (OSError: 27 File too large)" in warnings
   assert len(metrics_file.read_records(tmp_path)) == 400
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", tries(1, 30))
-def test_a_run_on_a_small_disk_ends_or_says_that_it_is_full(
-  small_disk, shared_pretraining, tmp_path, case
-):
-  flags = [*shared_pretraining.values, "--config.checkpoint.keep_percent=()"]
-  env = runs.make_environment(tmp_path)
-  kib = [1200, 100, *random.Random(0).sample(range(4, 3000), 28)][case]
-  folder = small_disk(kib)
-  workdir = folder / "run"
-  code, output = runs.run(workdir, flags, env)
-  assert "Traceback" not in output and len(output.splitlines()) < 100
-  assert (code, output.count("\nerror: ")) in ((0, 0), (5, 1)), output
-  steps = {p.name for p in workdir.glob("checkpoints/*") if p.name.isdigit()}
-  assert code == 5 or "12" in steps
-  small_disk(20_000, "remount")
-  code, output = runs.run(workdir, flags, env)
-  assert code == 0, output
-  assert [r["mlm"] for r in runs.read_records(workdir)] == [
-    r["mlm"] for r in runs.read_records(shared_pretraining.workdir)
-  ]

@@ -1,7 +1,7 @@
 """Runs killed at bad moments, and resumed elsewhere, end as if they were not.
 
-The long forms, without which `tests/pretrain/test_run.py` kills a run at random
-steps, `test_damaged_checkpoints.py` simulates crashes, and
+The long forms, without which `test_signals.py` kills a run at random steps,
+`test_damaged_checkpoints.py` simulates crashes, and
 `tests/runtime/test_distributed.py` resumes with other processes.
 """
 

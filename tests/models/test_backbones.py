@@ -132,52 +132,6 @@ def test_packed_documents_equal_separate_rows(backbone):
   np.testing.assert_allclose(packed[:21], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_padding_does_not_change_real_positions(backbone):
-  """Neither the tokens of padding nor its length have an effect."""
-  inputs = make_inputs(0, length=12)
-  real = np.asarray(inputs["documents"]) != 0
-  assert not real.all()
-  junk = {**inputs, "tokens": jnp.where(real, inputs["tokens"], 9)}
-  junk["types"] = jnp.where(real, inputs["types"], 1)
-  base = encode(backbone, inputs)
-  np.testing.assert_array_equal(base[real], encode(backbone, junk)[real])
-  longer = {name: jnp.pad(x, ((0, 0), (0, 12))) for name, x in junk.items()}
-  np.testing.assert_allclose(
-    encode(backbone, longer)[:, :12][real], base[real], rtol=1e-5, atol=1e-5
-  )
-
-
-def test_positions_and_types_have_an_effect(backbone):
-  """Swaps two tokens, which without positions only swaps their states."""
-  inputs = make_inputs(2)
-
-  def encode_pair(a, b):
-    tokens = inputs["tokens"].at[0, 1].set(a).at[0, 2].set(b)
-    return encode(backbone, {**inputs, "tokens": tokens})
-
-  forward_order, swapped_order = encode_pair(9, 10), encode_pair(10, 9)
-  assert np.abs(forward_order[0, 0] - swapped_order[0, 0]).max() > 1e-4
-  assert np.abs(forward_order[0, 1:3] - swapped_order[0, 2:0:-1]).max() > 1e-4
-  if "type" not in initial(backbone, make_config(backbone))["embeddings"]:
-    return
-  other = {**inputs, "types": inputs["types"].at[0, 1].set(1)}
-  moved = np.abs(encode(backbone, other) - encode(backbone, inputs))
-  assert moved[0, 0].max() > 1e-4 and moved[1].max() == 0
-
-
-def test_a_row_of_padding_is_finite_in_value_and_gradient(backbone):
-  inputs = {name: jnp.zeros((1, 8), jnp.int32) for name in FIELDS}
-  config = make_config(backbone)
-
-  def total(params):
-    return forward(backbone, config, params, inputs).sum()
-
-  params = initial(backbone, config)
-  value, grads = quick_jit(jax.value_and_grad(total))(params)
-  assert np.isfinite(value)
-  assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
-
-
 def test_each_dropout_rate_has_an_effect(backbone):
   inputs = make_inputs(3)
   without_dropout = encode(backbone, inputs)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import ad_checkpoint
 
 from truenegs_jax.models import layers
 from truenegs_jax.runtime import cpu
@@ -79,28 +78,3 @@ def test_gelu_and_its_gradient_are_exact(platform, dtype):
     assert a.dtype == dtype
     error = {"float32": 1e-6, "bfloat16": 0.01}[dtype]
     np.testing.assert_allclose(np.float64(a), b, atol=error)
-
-
-def test_parts_and_their_gradients_are_equal_on_all_platforms():
-  x = jax.random.normal(jax.random.key(0), (2, 5, 16))
-  layer = layers.Dense(8, parts=3, kernel_init=INIT, dtype="float32")
-  params = layer.init(jax.random.key(1), x)
-
-  def run(platform):
-    with cpu.lowering_for(platform):
-      parts, vjp = jax.vjp(layer.apply, params, x)
-      return jax.tree.leaves((parts, vjp([i * y for i, y in enumerate(parts)])))
-
-  expected = run("cuda")
-  assert len(expected) == 3 + 2
-  for a, b in zip(run("cpu"), expected, strict=True):
-    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("remat", "count"), [("dots", 1), ("full", 2)])
-def test_remat_of_dots_keeps_the_result_of_fused_attention(remat, count):
-  def kernel(x):
-    return ad_checkpoint.checkpoint_name(jnp.sin(x), "attention") ** 2
-
-  layer = jax.checkpoint(kernel, policy=layers.REMAT[remat])
-  assert str(jax.make_jaxpr(jax.grad(layer))(1.0)).count(" sin ") == count

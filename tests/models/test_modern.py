@@ -1,7 +1,5 @@
 """ModernBERT's encoder; tests/weights compare it with transformers."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,16 +11,12 @@ from truenegs_jax.models import encoder, modern, pretrain
 CONFIG = encoder.EncoderConfig(
   vocab_size=tiny.V, **{**modern.FIELDS, **modern.VARIANTS["tiny"], "window": 5}
 )
-# Compiles in half the time.
-quick_jit = functools.partial(
-  jax.jit, compiler_options={"xla_backend_optimization_level": 0}
-)
 
 
 def test_initial_weights_are_those_of_modernbert():
   x_BxLxD, ones = jnp.ones((1, 2, CONFIG.width)), jnp.ones((1, 2), jnp.int32)
 
-  @quick_jit
+  @jax.jit
   def init():
     network, head = modern.Encoder(CONFIG), pretrain.DetectionHead(CONFIG)
     key = jax.random.key(0)

@@ -1,6 +1,5 @@
 """Sizes and logits of the models of pre-training."""
 
-import dataclasses
 import functools
 
 import jax
@@ -11,28 +10,6 @@ import pytest
 from support import tiny
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-
-# Compiles in half the time.
-quick_jit = functools.partial(
-  jax.jit, compiler_options={"xla_backend_optimization_level": 0}
-)
-
-
-@functools.cache
-def tiny_params():
-  init_params = quick_jit(pretrain.init_params, static_argnums=0)
-  return init_params(tiny.make_model(layers=1), jax.random.key(0))
-
-
-def test_logits_are_of_the_given_positions():
-  model, inputs = tiny.make_model(layers=1), tiny.make_batch(0)
-  bound = model.bind({"params": tiny.random_params(model)})
-  positions = np.random.default_rng(0).integers(0, tiny.L, (tiny.B, 5))
-  all_positions = np.tile(np.arange(tiny.L), (tiny.B, 1))
-  compute = jax.jit(lambda x: bound.generate_logits(inputs, x, None))
-  all_logits = compute(all_positions)
-  expected = np.take_along_axis(all_logits, positions[..., None], axis=1)
-  np.testing.assert_allclose(compute(positions), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("sharing", ["disentangled", "none"])
@@ -60,23 +37,13 @@ def test_a_network_reads_its_own_embeddings(sharing):
 
 
 def test_disentangled_networks_start_as_those_that_share():
+  init, key = jax.jit(pretrain.init_params, static_argnums=0), jax.random.key(0)
+  shared = init(tiny.make_model(layers=1), key)
   model = tiny.make_model(layers=1, sharing="disentangled")
-  params = quick_jit(pretrain.init_params, static_argnums=0)(
-    model, jax.random.key(0)
-  )
+  params = init(model, key)
   for role in model.roles:
     own = pretrain.own_embeddings(params, role)
-    jax.tree.map(np.testing.assert_array_equal, own, tiny_params())
-
-
-def test_a_generator_without_projection_has_half_the_layers():
-  model = tiny.make_model(backbone="modern", layers=8)
-  kept, generator = model.roles.values()
-  assert generator == dataclasses.replace(kept, layers=4)
-  with pytest.raises(InputError, match=r"generator: width=.*multiplier=1,"):
-    pretrain.make_electra(
-      vocab_size=9, variant="demo", backbone="modern", generator_multiplier=0.25
-    )
+    jax.tree.map(np.testing.assert_array_equal, own, shared)
 
 
 SIZES = dict(embedding_size=8, width=12, layers=1, heads=3, ffn=7)
@@ -109,7 +76,7 @@ def test_sizes_that_do_not_fit_are_an_error(changes, match):
     make_pair(**{"variant": "small", **SIZES, **changes})
 
 
-@pytest.mark.parametrize("name", ["resnet", "layers", "", "../encoder", "a\0b"])
+@pytest.mark.parametrize("name", ["layers", "../encoder", "a\0b"])
 def test_an_unknown_backbone_is_an_error(name):
   with pytest.raises(InputError, match="is not a backbone"):
     pretrain.make_bert(vocab_size=9, variant="tiny", backbone=name)

@@ -170,14 +170,6 @@ def test_only_products_are_in_half_precision():
   assert_same(grads[0], plain_grads[0], 0.1)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def draw(logits_V, rows):
-  """Samples 50 slots of each row, all of the same logits."""
-  x, word = jnp.ones((rows, 50, 1)), jnp.zeros((logits_V.size, 1))
-  keys_B, gold = make_keys(range(rows)), jnp.zeros((rows, 50), jnp.int32)
-  return output_softmax.compute(x, word, logits_V, gold, keys_B).sampled_BxK
-
-
 def test_the_prediction_is_the_first_likeliest_token():
   rng, size = np.random.default_rng(0), BLOCK + 9
   # Many logits are equal.
@@ -196,42 +188,6 @@ def test_logits_that_are_not_finite_give_some_token(value):
     _, output = compute_fused((x_BxKxE.at[index].set(value), *others))
     for token_BxK in (output["predicted_BxK"], output["sampled_BxK"]):
       assert ((token_BxK >= 0) & (token_BxK < V)).all()
-
-
-@pytest.mark.parametrize("vocab", [12, 2 * BLOCK + 3])
-def test_samples_have_the_frequencies_of_the_softmax(vocab):
-  logits_V = np.random.default_rng(0).normal(size=vocab).astype(np.float32)
-  sampled = np.asarray(draw(jnp.asarray(logits_V), 512))
-  p_V = np.exp(logits_V.astype(np.float64))
-  p_V /= p_V.sum()
-  counts = np.bincount(sampled.ravel(), minlength=vocab)
-  chi_square = ((counts / sampled.size - p_V) ** 2 / p_V).sum() * sampled.size
-  assert chi_square < vocab - 1 + 5 * np.sqrt(2 * (vocab - 1))
-  # Neighbouring slots and rows are independent: equal by chance only.
-  chance = (p_V**2).sum()
-  for a, b in ((sampled[:, 1:], sampled[:, :-1]), (sampled[1:], sampled[:-1])):
-    agreement = (a == b).mean()
-    assert abs(agreement - chance) < 5 * np.sqrt(chance * (1 - chance) / a.size)
-
-
-def test_a_sample_depends_on_its_row_key_and_logits_only():
-  x_BxKxE, *layer, gold_BxK, _ = make_case()
-
-  @jax.jit
-  def draw(rows):
-    x, gold = x_BxKxE[rows], gold_BxK[rows]
-    return output_softmax.compute(x, *layer, gold, make_keys(rows)).sampled_BxK
-
-  all_rows = draw(np.arange(B))
-  for rows in (np.arange(B)[::-1], np.array([4, 0, 0, 1, 0, 4])):
-    np.testing.assert_array_equal(draw(rows), all_rows[rows])
-
-
-def test_certain_tokens_are_always_and_impossible_ones_never_sampled():
-  for index in (0, 3, V - 1):
-    tokens = draw(jnp.full(V, -jnp.inf).at[jnp.array([index, 200])].set(1.0), B)
-    assert set(tokens.ravel().tolist()) == {index, 200}
-    assert (draw(jnp.zeros(V).at[index].set(60.0), B) == index).all()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])

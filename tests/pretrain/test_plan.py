@@ -2,15 +2,13 @@
 
 import importlib
 import io
-import re
 import types
 
 import jax
 import pytest
 from rich.console import Console
 
-from truenegs_jax.config.sections import Data, PretrainConfig
-from truenegs_jax.data.tokenizer import SPECIALS
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.pretrain import describe, plan
@@ -41,8 +39,7 @@ def get_config(name, arg=""):
   return importlib.import_module(f"truenegs_jax.configs.{name}").get_config(arg)
 
 
-def make_run(c, **options):
-  vocab = ("x",) * VOCAB_SIZE
+def make_run(c, vocab=("x",) * VOCAB_SIZE, **options):
   tokenizer = types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=vocab)
   return plan.make_run(PretrainConfig.read(c), tokenizer, **options)
 
@@ -88,17 +85,13 @@ def test_as_many_slots_are_computed_as_fit(num_devices):
   assert counts[-1] == 1 and counts[:2] == sorted(counts[:2], reverse=True)
 
 
-def test_a_step_has_no_logits_that_do_not_fit(monkeypatch):
-  monkeypatch.setattr(sharding, "device_memory", lambda: 2**24)
-  c = get_config("bert_base")
-  c.model.variant, c.model.layers, c.model.width = "tiny", 1, 16
-  c.batch_size, c.length = 8, 32
-  run = make_run(c, mesh=sharding.make_mesh(SPEC, jax.devices()[:1]))
-  arrays = run.abstract_state(), run.abstract_batch(), run.abstract_aux()
-  text = str(jax.make_jaxpr(run.train_step)(*arrays))
-  shapes = re.findall(r"f32\[(\d+),(\d+)\]", text)
-  sizes = {int(m) for m, v in shapes if 0 <= int(v) - VOCAB_SIZE < 1_000}
-  assert max(sizes) == 8 * 2  # of 8 * 4 slots
+@pytest.mark.parametrize(
+  ("vocab", "is_strict"), [(("big", "##ly"), False), (("Ġbig", "ly"), True)]
+)
+def test_pieces_are_spared_where_spaces_are_marked(vocab, is_strict):
+  c = get_config("electra_demo")
+  c.negatives.strict_subword = False
+  assert make_run(c, vocab).options.strict_subword == is_strict
 
 
 def test_dry_run_writes_nothing(tmp_path, monkeypatch):
@@ -115,11 +108,3 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
   assert "2,000 entries of 'train'" in text
   assert "glove.6B.50d.txt" in text.partition("needs ")[2]
   assert not list(tmp_path.iterdir())
-
-
-def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
-  words = [*SPECIALS, *map(str, range(72))]
-  (tmp_path / "vocab.txt").write_text("\n".join(words))
-  for vocab, size in ((tmp_path, 77), ("google-bert/bert-base-uncased", 90)):
-    data = Data(vocab=str(vocab), vocab_size=90)
-    assert len(plan.find_tokenizer(data).vocab) == size

@@ -1,7 +1,6 @@
 """Tests reading of lines, and that predictions depend only on the line."""
 
 import dataclasses
-import itertools
 import types
 
 import jax
@@ -12,9 +11,8 @@ from support import tiny
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import Options
-from truenegs_jax.pretrain import cases, predict_slots
+from truenegs_jax.pretrain import predict_slots
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 
 WORDS = [f"w{i}" for i in range(5, tiny.V)]
@@ -108,24 +106,11 @@ def test_predictions_do_not_depend_on_batches(params):
 
 def test_cases_of_packed_rows_stay_inside_a_document(params):
   predict, mesh = make_predict(0)
-  batches = [tiny.make_batch(seed, length=24) for seed in range(4)]
-  for batch in batches:  # a second document from position 12 on
-    full = (batch["documents"] > 0).all(axis=1)
-    batch["documents"][full, 12:] = 2
-    batch["tokens"][full, 11:13] = tiny.SEP, tiny.CLS
-  p = predict_slots.predict_batch(predict, params, mesh, batches[0])
+  batch = tiny.make_batch(0, length=24)
+  full = (batch["documents"] > 0).all(axis=1)
+  batch["documents"][full, 12:] = 2  # a second document from position 12 on
+  batch["tokens"][full, 11:13] = tiny.SEP, tiny.CLS
+  p = predict_slots.predict_batch(predict, params, mesh, batch)
   assert len(p.gold_M) > 20  # `Predictions` checks the gold tokens
   assert {row[0] for row in p.sequences} == {tiny.CLS}
   assert len(p.sequences) > tiny.B - 2
-  all_pairs = itertools.permutations(WORDS, 2)
-  table = SynonymTable.from_pairs(all_pairs, TOKENIZER.vocab, source="all")
-
-  predictions = [
-    predict_slots.predict_batch(predict, params, mesh, batch)
-    for batch in batches
-  ]
-  search = cases.find_cases(predictions, table, TOKENIZER)
-  pairs = [(case.gold, case.prediction) for case in search.cases]
-  assert len(set(pairs)) > 20 and search.searched > 60
-  assert all(gold != predicted for gold, predicted in pairs)
-  assert len(pairs) == search.corrected

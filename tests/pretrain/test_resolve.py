@@ -41,10 +41,6 @@ def make_config(init, *, objective="electra", **changed):
   return config.replace(init_values | changed)
 
 
-def sizes_of(section, names):
-  return {name: getattr(section, name) for name in names}
-
-
 def make_run(c):
   weights = find.Weights(c.init)
   config = resolve_lib.resolve_config(c, weights, saved=None)
@@ -70,22 +66,13 @@ def test_other_values_are_not_changed(tmp_path):
   c = make_config(tmp_path, **{"data.vocab": "mine"})
   resolved = resolve(c)
   assert resolved.data.vocab == "mine"
-  assert sizes_of(resolved.model, SIZES) == SIZES
+  assert {name: getattr(resolved.model, name) for name in SIZES} == SIZES
   assert resolved.generator.sizes == GENERATOR_SIZES
   c = make_config(tmp_path, **{"model.variant": "small"})
   resolved = resolve(c)
   c = c.replace({"model.type_vocab_size": 3, "model.max_positions": 48})
   assert resolved.model == c.model and resolved.generator == c.generator
   assert resolved.data.vocab == str(tmp_path / "discriminator" / "vocab.txt")
-
-
-def test_a_saved_config_takes_the_sizes_of_other_weights(tmp_path, capsys):
-  c = make_config(write_export(tmp_path, pair()))
-  old = {"model.width": 24, "generator.sizes": (7, 0, 0, 0)}
-  assert resolve(c.replace(old)) == resolve(c)
-  printed = capsys.readouterr().out
-  assert "generator.sizes=(7, 0, 0, 0) is ignored" in printed
-  assert "(14, 1, 7, 18)." in printed
 
 
 def test_resumed_run_uses_its_saved_values(tmp_path):

@@ -1,13 +1,10 @@
 """Builds small sets of predictions and synonym tables."""
 
-import io
 import itertools
 
 import numpy as np
-from rich.console import Console
 
 from truenegs_jax.pretrain.cases import Predictions
-from truenegs_jax.report.page import print_table
 from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -45,9 +42,3 @@ def make_predictions(rows, slots, predicted, eligible=None):
     eligible_M=np.ones(len(golds), bool) if eligible is None else eligible,
     sequences=tuple(rows),
   )
-
-
-def render(table):
-  file = io.StringIO()
-  print_table(table, Console(file=file, width=80))
-  return file.getvalue()

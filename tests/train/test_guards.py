@@ -127,15 +127,6 @@ def test_a_run_of_all_steps_has_the_schedule_of_one_without_limit(minutes):
   run = Command(minutes).train()
   assert run.done == STEPS
   assert run.places == [done / STEPS for done in range(STEPS)]
-  more = guards.Clock(2 * STEPS, 60 * minutes, run.secs, lambda: run.secs)
-  more.resume(run.clock.to_json())
-  more.start(STEPS)
-  assert more.share < 1
-
-
-@pytest.mark.parametrize(("minutes", "steps"), [(1, 1), (2, 1), (3, 13)])
-def test_no_number_of_steps_is_too_small(minutes, steps):
-  assert Command(minutes).train(lambda done: 5.0).done == steps
 
 
 @pytest.mark.parametrize("stop_at", [1, 777])
@@ -156,25 +147,3 @@ def test_a_run_that_has_ended_trains_on_only_if_it_gets_more():
   assert first.done + 200 < second.done
   assert second.places[1] < 0.9 and second.places[-1] > 0.98
   assert Command(0, saved, first.done).train().done == STEPS
-
-
-def test_the_first_process_decides(monkeypatch):
-  monkeypatch.setattr(distributed, "from_first", lambda name, value: "1.0")
-  assert Command(10).train(lambda done: 9.0).done == 1
-
-
-def test_remaining_time_counts_the_steps_of_this_process():
-  secs = [1_000.0]
-  clock = guards.Clock(1_000, now=lambda: secs[0])
-  secs[0] += 300.0  # compiling and restoring
-  clock.start(900)  # resumed
-  secs[0] += 20.0
-  clock.update(910)
-  assert clock.secs_per_step(910) == pytest.approx(2.0)
-  assert clock.eta_secs(910) == pytest.approx(180.0)
-  with clock.paused():
-    secs[0] += 500.0
-  secs[0] += 20.0
-  assert clock.secs_per_step(920) == pytest.approx(2.0)
-  clock.update(1_000)
-  assert clock.eta_secs(1_000) == 0.0

@@ -59,15 +59,7 @@ class FakeCheckpoints:
     return self.descriptions[step]
 
 
-def run_loop(
-  tmp_path,
-  *,
-  bad=(),
-  stop_at=None,
-  param=1.0,
-  saved=None,
-  max_skips=0,
-):
+def run_loop(*, bad=(), stop_at=None, param=1.0, saved=None, max_skips=0):
   """Returns the events, records and checkpoints of a run of 6 steps.
 
   It begins at the only step of `saved`, if there is one.
@@ -132,8 +124,8 @@ def run_loop(
   return events, records, checkpoints.descriptions
 
 
-def test_record_is_fetched_after_the_next_dispatch(tmp_path):
-  events, records, _ = run_loop(tmp_path)
+def test_record_is_fetched_after_the_next_dispatch():
+  events, records, _ = run_loop()
   index = events.index
   assert index(("dispatched", 3)) < index(("fetched", 1))
   assert index(("fetched", 1)) < index(("dispatched", 4))
@@ -149,49 +141,44 @@ def test_record_is_fetched_after_the_next_dispatch(tmp_path):
   assert [r["lr"] for r in records] == [1.0, 3.0, 5.0]
 
 
-def test_record_is_written_before_a_skip_ends_the_run(tmp_path):
-  events, records, _ = run_loop(tmp_path, bad=(2,))
+def test_record_is_written_before_a_skip_ends_the_run():
+  events, records, _ = run_loop(bad=(2,))
   assert events[-1] == "refused" and ("dispatched", 4) not in events
   assert [(r["step"], r["skipped"]) for r in records] == [(2, 0.5)]
 
 
 @pytest.mark.parametrize("param", [np.nan, np.inf])
-def test_non_finite_parameters_are_not_saved(tmp_path, param):
-  events, *_ = run_loop(tmp_path, param=param)
+def test_non_finite_parameters_are_not_saved(param):
+  events, *_ = run_loop(param=param)
   assert events[-1] == "refused"
   assert not [event for event in events if event[0] == "saved"]
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 5])
-def test_resumed_run_has_the_records_of_an_uninterrupted_one(tmp_path, stop_at):
-  bad, max_skips = (3, 4), 2
-  _, expected, _ = run_loop(tmp_path, bad=bad, max_skips=max_skips)
-  _, records, saved = run_loop(
-    tmp_path, bad=bad, max_skips=max_skips, stop_at=stop_at
-  )
+def test_resumed_run_has_the_records_of_an_uninterrupted_one(stop_at):
+  skips = {"bad": (3, 4), "max_skips": 2}
+  _, expected, _ = run_loop(**skips)
+  _, records, saved = run_loop(**skips, stop_at=stop_at)
   assert saved[stop_at]["a"] == 1
   saved = json.loads(json.dumps(saved[stop_at]))
-  _, more, _ = run_loop(
-    tmp_path, bad=bad, max_skips=max_skips, saved={stop_at: saved}
-  )
-
+  _, more, _ = run_loop(**skips, saved={stop_at: saved})
   for record in (*records, *more, *expected):
     del record["time"]
   assert records + more == expected
 
 
-def test_resumed_run_remembers_skipped_updates(tmp_path):
-  _, _, saved = run_loop(tmp_path, bad=(2, 3, 4), max_skips=2, stop_at=3)
-  events, *_ = run_loop(tmp_path, bad=(2, 3, 4), max_skips=2, saved=saved)
+def test_resumed_run_remembers_skipped_updates():
+  _, _, saved = run_loop(bad=(2, 3, 4), max_skips=2, stop_at=3)
+  events, *_ = run_loop(bad=(2, 3, 4), max_skips=2, saved=saved)
   assert events[-1] == "refused"
 
 
 @pytest.mark.parametrize("fault", ["full_at", "cut_off_at"])
-def test_only_the_last_save_must_succeed(tmp_path, monkeypatch, fault):
+def test_only_the_last_save_must_succeed(monkeypatch, fault):
   monkeypatch.setattr(FakeCheckpoints, fault, (4,))
-  events, _, saved = run_loop(tmp_path)
+  events, _, saved = run_loop()
   # No step is saved without the records before it.
   assert (("saved", 4) in events) == (fault == "full_at") and 6 in saved
   monkeypatch.setattr(FakeCheckpoints, fault, (6,))
   with pytest.raises(DiskError):
-    run_loop(tmp_path)
+    run_loop()

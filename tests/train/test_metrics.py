@@ -1,8 +1,5 @@
 """Metrics equal independent computations."""
 
-import math
-import types
-
 import numpy as np
 import pytest
 
@@ -33,41 +30,17 @@ def test_terms_are_added_in_float64_and_divided_once():
   assert metrics.compute_ratios({"a": (0.0, 0.0)}) == {"a": 0.0}
 
 
-def test_entropy_of_equal_and_of_certain_counts():
-  assert metrics.entropy(np.full(7, 3)) == pytest.approx(math.log(7))
-  assert metrics.entropy(np.array([0, 5, 0])) == 0.0
-
-
 @pytest.mark.parametrize(
   ("kind", "dtype", "peak"),
   [
     ("NVIDIA H100 80GB HBM3", "bfloat16", 989e12),
     ("NVIDIA H100 PCIe", "bfloat16", 756e12),
-    ("NVIDIA H200 NVL", "bfloat16", 835e12),
-    ("NVIDIA A100-SXM4-80GB", "bfloat16", 312e12),
     ("TPU v4", "bfloat16", 275e12),
     ("TPU v4 lite", "bfloat16", None),
     ("TPU v5 lite", "bfloat16", 197e12),
-    ("TPU v5", "bfloat16", 459e12),
-    ("TPU v6 lite", "bfloat16", 918e12),
     ("NVIDIA H100 80GB HBM3", "float32", None),
     ("cpu", "bfloat16", None),
   ],
 )
 def test_the_peak_is_the_published_one_or_none(kind, dtype, peak):
   assert metrics.peak_flops(kind, dtype) == peak
-
-
-def test_throughput_and_memory_of_a_record():
-  sizes = dict(tokens=30.0, flops=8e9, devices=4)
-  fields = metrics.throughput_fields(100.0, **sizes, peak=1e12)
-  rates = {"rows_per_s": 100.0, "tokens_per_s": 3_000.0}
-  assert fields == rates | {"flop_per_s": 2e11, "mfu": 0.2}  # of a device
-  assert "mfu" not in metrics.throughput_fields(100.0, **sizes, peak=None)
-  stats = {"bytes_in_use": 2**30, "peak_bytes_in_use": 3 * 2**30}
-  device = types.SimpleNamespace(memory_stats=lambda: stats)
-  fields = metrics.memory_fields(device)
-  assert fields == {"memory_gib": 1.0, "memory_peak_gib": 3.0}
-  stats = None
-  [resident] = metrics.memory_fields(device).values()  # of the process
-  assert 0.05 < resident < 100

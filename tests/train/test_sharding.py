@@ -22,14 +22,6 @@ def make_mesh(preset: str) -> Mesh:
   return sharding.make_mesh(sharding.get_mesh_spec(preset))
 
 
-def test_axes_have_the_sizes_of_the_preset_the_config_and_the_devices():
-  resolve = sharding.resolve_axis_sizes
-  assert resolve({"data": -1}, 8) == {"data": 8}
-  assert resolve({"data": -1, "model": 2}, 8) == {"data": 4, "model": 2}
-  assert sharding.get_mesh_spec("fsdp_tp").axes == {"data": -1, "model": 2}
-  assert sharding.get_mesh_spec("fsdp_tp", 4).axes == {"data": -1, "model": 4}
-
-
 def make_process_mesh(processes: str, **axes: int) -> Mesh:
   """Makes a mesh of devices that belong to the listed processes."""
   devices = [FakeDevice(i, int(p)) for i, p in enumerate(processes)]
@@ -39,10 +31,6 @@ def make_process_mesh(processes: str, **axes: int) -> Mesh:
 @pytest.mark.parametrize(
   ("call", "message"),
   [
-    (
-      lambda: sharding.get_mesh_spec("fspd"),
-      "'fspd' is unknown.*dp, fsdp or fsdp_tp",
-    ),
     (
       lambda: sharding.get_mesh_spec("fsdp", 2),
       "mesh.model=2, but mesh.preset='fsdp' splits no layer",
@@ -83,45 +71,6 @@ def test_first_matching_rule_decides():
   assert shardings["a"]["out"]["kernel"].spec == P(None, "data")
   with pytest.raises(InputError, match="a/bias"):
     sharding.tree_shardings({"a": {"bias": x}}, mesh, spec)
-
-
-def test_dimension_that_is_not_divisible_is_not_split():
-  spec, mesh = sharding.get_mesh_spec("fsdp_tp"), make_mesh("fsdp_tp")  # 4 x 2
-  shard_shapes = {
-    (30_522, 64): (15_261, 16),
-    (30_523, 64): (30_523, 16),
-    (30_522, 66): (15_261, 66),
-    (30_523, 66): (30_523, 66),
-  }
-  for shape, shard_shape in shard_shapes.items():
-    tree = {"params": {"embeddings": {"word": np.zeros(shape, np.int8)}}}
-    (split,) = jax.tree.leaves(sharding.tree_shardings(tree, mesh, spec))
-    assert split.shard_shape(shape) == shard_shape
-
-
-@pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
-def test_kernels_are_gathered_and_gradients_split(preset):
-  spec, mesh = sharding.get_mesh_spec(preset), make_mesh(preset)
-  kernel = np.arange(16.0 * 8).reshape(16, 8) / 128
-  tree = {"params": {"layer_0": {"query": {"kernel": kernel}}}}
-  params = jax.device_put(tree, sharding.tree_shardings(tree, mesh, spec))
-  params, x_BxD = params["params"], np.ones((8, 16))
-
-  def objective(params, x_BxD):
-    return ((x_BxD @ params["layer_0"]["query"]["kernel"]) ** 2).sum()
-
-  gathering = sharding.gather_params(objective, mesh, spec)
-  batch = jax.device_put(x_BxD, sharding.batch_sharding(mesh))
-  compiled = jax.jit(jax.grad(gathering)).lower(params, batch).compile()
-  # The product uses the full kernel with fsdp, half of its outputs with tp.
-  assert ("f32[16,8]" in compiled.as_text()) == (preset == "fsdp")
-  assert ("f32[16,4]" in compiled.as_text()) == (preset == "fsdp_tp")
-  (gradient,) = jax.tree.leaves(compiled(params, batch))
-  (split,) = [x.sharding for x in jax.tree.leaves(params)]
-  assert gradient.sharding.is_equivalent_to(split, 2)
-  assert not split.is_fully_replicated
-  expected = jax.grad(objective)(tree["params"], x_BxD)
-  np.testing.assert_allclose(gradient, jax.tree.leaves(expected)[0], rtol=1e-5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,28 +253,6 @@ def test_every_rule_matches_some_array(preset):
     matches = [bool(re.fullmatch(rule, name)) for rule, _ in spec.rules]
     used.add(matches.index(True))
   assert used == set(range(len(spec.rules)))
-
-
-@pytest.mark.parametrize(
-  ("model", "firsts", "second"),
-  [
-    (MODEL, ("query", "key", "value"), "attention_output"),
-    (MODEL, ("ffn_input",), "ffn_output"),
-    (MODERN, ("qkv",), "attention_output"),
-    (MODERN, ("ffn_gated",), "ffn_output"),
-  ],
-)
-def test_consecutive_products_need_no_exchange_between_them(
-  model, firsts, second
-):
-  spec = sharding.get_mesh_spec("fsdp_tp")
-  state = abstract_state(model, sharding.make_mesh(spec), spec)
-  layer = state.params["discriminator"][
-    "layer_1" if model is MODERN else "layer_0"
-  ]
-  assert layer[second]["kernel"].sharding.spec[0] == "model"
-  for first in firsts:
-    assert layer[first]["kernel"].sharding.spec[-1] == "model"
 
 
 def test_all_large_arrays_are_split():
