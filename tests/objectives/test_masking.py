@@ -165,6 +165,31 @@ def test_random_tokens_are_uniform_over_the_vocabulary():
   assert abs(chi_square_z(np.bincount(drawn // 20_000))) < MAX_Z
 
 
+def test_random_tokens_have_a_site_of_their_own(monkeypatch):
+  style = masking.Style(kept=0.0, random=1.0)
+  monkeypatch.setitem(masking.STYLES, "100_0_0", style)
+  options = dataclasses.replace(tiny.MASKING, style="100_0_0", vocab_size=1_000)
+  tokens, documents = full_rows(rows=1_024)
+
+  def draw():
+    slots, masked = masking.hide_slots(
+      tokens, documents, make_keys(len(tokens)), options
+    )
+    positions = np.asarray(slots.positions_BxK)
+    return positions, np.take_along_axis(np.asarray(masked), positions, axis=1)
+
+  positions, shown = draw()
+  for name in ("POSITION_SITE", "KEEP_SITE"):
+    monkeypatch.setattr(masking, name, 97)
+  moved, same = draw()
+  assert (positions != moved).mean() > 0.9
+  np.testing.assert_array_equal(shown, same)
+  monkeypatch.setattr(masking, "RANDOM_SITE", 98)
+  assert (draw()[1] != shown).mean() > 0.9
+  both = (positions < LENGTH // 2) & (shown < 500)
+  assert abs(z_score(both.sum(), both.size, 0.25)) < MAX_Z
+
+
 def test_draws_without_replacement_are_uniform_and_independent():
   drawn, drawn_next = (
     count_slots(hide_on_host(*full_rows(), step=step)[0]) for step in (0, 1)

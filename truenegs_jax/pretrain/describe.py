@@ -197,8 +197,8 @@ def describe_resume(
     yield (
       f"This run had {earlier:,} steps and gets {steps:,}. After step {step:,}"
       " it continues with their schedule: the learning rate is"
-      f" {run.learning_rate(step):.3g}, and {run.learning_rate(steps):.3g} at the"
-      " end."
+      f" {run.learning_rate(step):.3g}, and {run.learning_rate(steps):.3g} at"
+      " the end."
     )
 
 
