@@ -15,9 +15,9 @@ import contextlib
 import errno
 import fcntl
 import functools
+import glob
 import hashlib
 import io
-import itertools
 import json
 import os
 import pathlib
@@ -44,6 +44,8 @@ READ_ERRORS = (
 # Of a file that is read as a whole, each of 16 bytes on average. Parsed, one
 # takes up to 200 bytes. LaBSE's vocabulary, the largest known, has 501,153.
 MAX_VALUES = 800_000
+# Locked while its folder, the temporary one of `atomic_folder`, is in use.
+FOLDER_LOCK = "lock"
 CHECKSUMS = "SHA256SUMS"  # of the other files of a folder, by sha256sum
 
 
@@ -104,7 +106,9 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary folder to fill and renames it to `path` at the end.
 
   After any exception, `path` is as it was before. The body must call fsync on
-  its files itself. In a bucket, the files are written one by one, CHECKSUMS
+  its files itself. Of several writers at the same time, the last one wins.
+  Between two renames there is no folder; the next call restores the old one if
+  a kill comes then. In a bucket, the files are written one by one, CHECKSUMS
   first, so that readers who compare them refuse a part of a folder. Files of an
   earlier folder that have no successor are kept there.
   """
@@ -119,33 +123,48 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   with contextlib.ExitStack() as stack:
     with disk_errors(path):
       path.parent.mkdir(parents=True, exist_ok=True)
+      _remove_abandoned(path)
       folder = errors.temporary_folder(f".{path.name}.", path.parent)
       own = stack.enter_context(folder)
-      (own / "new").mkdir()
-    yield own / "new"
+      new = own / "new"
+      stack.enter_context(lock_file(own / "unlocked"))
+      (own / "unlocked").rename(own / FOLDER_LOCK)
+      new.mkdir()
+    yield new
     with disk_errors(path):
-      _replace_folder(path, own)
+      _replace_folder(path, new)
 
 
-def _replace_folder(path: pathlib.Path, own: pathlib.Path) -> None:
-  """Renames `own`/new to `path`, whose folder, if there is one, goes to `own`.
+def _remove_abandoned(path: pathlib.Path) -> None:
+  """Removes what killed processes left of `atomic_folder`; restores `path`."""
+  name = glob.escape(f".{path.name}.")
+  for lock in path.parent.glob(f"{name}*/{FOLDER_LOCK}"):
+    with contextlib.suppress(OSError, DiskError), lock_file(lock) as locked:
+      if locked:
+        shutil.rmtree(lock.parent, ignore_errors=True)
+  for old in path.parent.glob(f"{name}{'?' * 8}.old"):  # a name of mkdtemp
+    if not old.with_suffix("").exists():  # else its process still runs
+      with contextlib.suppress(OSError):
+        old.rename(path)  # fails if there is a newer one
+      shutil.rmtree(old, ignore_errors=True)
 
-  Between the two renames there is no folder. Of several writers at the same
-  time, the last one wins.
-  """
-  for number in itertools.count():
-    old = own / f"old-{number}"
+
+def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:
+  """Renames `new` to `path`, also if other writers do the same."""
+  old = path.with_name(f"{new.parent.name}.old")
+  while True:
     with contextlib.suppress(FileNotFoundError):
       path.rename(old)  # a rename cannot replace a folder that is not empty
     try:
-      (own / "new").rename(path)
+      new.rename(path)
       return
     except OSError as error:
-      if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-        continue  # another writer was first
       with contextlib.suppress(OSError):
         old.rename(path)
-      raise
+      if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        raise
+    finally:
+      shutil.rmtree(old, ignore_errors=True)
 
 
 def remove_folder(path: pathlib.Path) -> None:
