@@ -81,7 +81,6 @@ def test_equal_questions_are_answered_once_and_count_in_their_sets():
   ("title", "em"),
   [
     ("SwapSynWordNet", (80.67, 74.67)),
-    ("AddSentDiverse-style", (80.55, 25.60)),
     ("add_sentence", (80.55, 25.60)),
     ("Synonym swap", None),
   ],
