@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from support.html_tables import read_rows
-from support.json_readers import RESULT
 from support.report_workdirs import (
   write_finetuning,
   write_pretraining,
@@ -119,28 +118,16 @@ def test_a_run_shows_how_far_it_is(tmp_path, monkeypatch):
 
 
 def test_unfinished_fine_tunings_show_scores_of_finished_seeds(tmp_path):
-  write_run(tmp_path, task="finetune")
-  for seed in (0, 1):
-    write_records(tmp_path / f"mrpc/seed-{seed}")
-  for seed, score in enumerate((70.0, 72.5)):
-    folder = tmp_path / f"own/seed-{seed}"
-    write_records(folder)
-    scores = {"em": score, "f1": 90.0}
-    result = RESULT | {"seed": seed, "scores": {"dev": scores}}
-    result["failure"] = "constant" if seed else ""
-    (folder / "result.json").write_text(json.dumps(result))
-  run = read_workdir(tmp_path)
-  assert run.progress["step"] == "2 of 4 begun runs finished"
-  assert run.progress["loss"] == "own 71.2 (em)"
-  assert [text for _, text in run.notes] == ["own, seed 1: constant"]
-
-
-def test_seeds_of_a_fine_tuning_share_a_colour_and_have_a_median(tmp_path):
-  [run] = read_workdirs([write_finetuning(tmp_path / "rte")])
-  assert {curve.group for curve in run.curves} == {"rte"}
-  assert len(run.curves) == 3
-  [[scores]] = read_rows(*run.sections[0].blocks)
-  assert scores == ["rte", "accuracy", "62", "60.0, 62.0, 70.0"]
+  write_run(write_finetuning(tmp_path / "run"), task="finetune")
+  write_records(tmp_path / "run/mrpc/seed-0")
+  (tmp_path / "run" / files.RESULTS).unlink()
+  [run] = read_workdirs([tmp_path / "run"])
+  assert run.progress["step"] == "3 of 4 begun runs finished"
+  assert run.progress["loss"] == "rte 62.0 (accuracy)"
+  assert [text for _, text in run.notes] == ["rte, seed 1: constant"]
+  assert {curve.group for curve in run.curves} == {"rte", "mrpc"}
+  [rows] = read_rows(*run.sections[0].blocks)
+  assert rows[0] == ["rte", "accuracy", "62", "60.0, 62.0, 70.0"]
 
 
 @pytest.mark.parametrize("task", ["corrections", "robustness", "study"])

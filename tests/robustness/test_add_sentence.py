@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from nltk.tree import Tree
 
-from support.spacy_tokens import make_tokens
+from support.spacy_tokens import make_tokens, tag_words
 from truenegs_jax.robustness import add_sentence, annotate
 from truenegs_jax.robustness.annotate import Annotator
 from truenegs_jax.robustness.transformation import Refused
@@ -91,19 +91,15 @@ def test_worked_example_of_textflint():
   expected = ("Denver Broncos", place), ("The Denver Broncos", place - 4)
   assert changed.answers == (*expected, question.answers[2])
   assert (changed.key, changed.text) == (question.key, question.text)
-
-
-def test_answer_at_the_start_of_its_sentence_is_off_by_one():
+  # Before another sentence if the answer starts its own, as in TextFlint.
   changed = change(ask("The Denver Broncos"))
-  start = "The UNICEF team of The Kew Gardens represented"
-  assert changed.context.startswith(start)
+  assert changed.context.startswith("The UNICEF team of The Kew Gardens")
 
 
 @pytest.mark.parametrize(
   ("tree", "sentences", "cause"),
   [
     (TREE.replace("Super", "super"), None, add_sentence.NOT_ALIGNED),
-    (TREE.replace("WH", ""), None, add_sentence.NO_RULE),
     (None, None, add_sentence.NO_RULE),
     (TREE, (), add_sentence.SEVERAL),
   ],
@@ -132,21 +128,13 @@ def test_fake_answers_are_of_the_answers_kind(tags, question, expected):
   assert add_sentence.fake_answer(example, tokens) == expected
 
 
-def alter(*pairs):
-  """Returns the altered words of pairs of a word and its tag."""
-  apply = add_sentence.AddSentence(
-    Annotator("test", annotate_words), Reader(), NEIGHBOURS
-  )
-  words, tags = zip(*pairs, strict=True)
-  return apply.alter(make_tokens(" ".join(words), words, tags))
-
-
 @pytest.mark.parametrize(
-  ("word", "tag", "expected"),
+  ("words", "tag", "expected"),
   [
     ("U.S.", "NNP/LOCATION", "U.K."),
     ("Presence", "NN", "Absence"),
     ("50", "CD", "40"),  # 50th has the same stem
+    ("50 40", "CD", "50 40"),  # in the question, too
     ("Super", "NNP", "Champ"),  # planet is a bad alteration
     ("a", "NNP", "a"),  # a part of "war"
     ("team", "NN", "team"),
@@ -157,12 +145,11 @@ def alter(*pairs):
     ("Bowl", "NNP/ORGANIZATION", "Bowl"),  # not to be altered
   ],
 )
-def test_first_rule_with_a_candidate_counts(word, tag, expected):
-  assert alter((word, tag)) == [expected]
-
-
-def test_words_of_the_question_are_no_candidates():
-  assert alter(("50", "CD"), ("40", "CD")) == ["50", "40"]
+def test_first_rule_with_a_candidate_counts(words, tag, expected):
+  apply = add_sentence.AddSentence(
+    Annotator("test", annotate_words), Reader(), NEIGHBOURS
+  )
+  assert apply.alter(tag_words(words, r"\S+", tag)) == expected.split()
 
 
 def test_neighbours_come_from_vectors(tmp_path):
@@ -223,7 +210,6 @@ def test_rules_turn_questions_into_statements(tree, expected):
   "phrase, expected",
   [
     (IN_YEAR, "in the year of A"),
-    ("(WHNP (WHNP (WDT what) (NN kind)) (PP (IN of) (NP (NN x))))", "A x"),
     ("(WHNP (WDT which) (NNP NFL) (NN team))", "the NFL team of A"),
     ("(WHNP (WHADJP (WRB how) (JJ many)) (NNS men))", "A men"),
     ("(WHNP (WP$ whose) (NN car))", "A"),

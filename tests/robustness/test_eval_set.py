@@ -61,7 +61,6 @@ def test_textflint_pairs_are_read_from_either_file(tmp_path):
   ("where", "name"),
   [
     ("sets/trans_AddSentDiverse_300.json", "AddSentDiverse"),
-    ("sets/ori_add_sentence.json", "add_sentence"),
     ("sample1k-HCVerifyAll.json.xz", "sample1k-HCVerifyAll"),
     ("hf:UCLNLP/adversarial_qa", "adversarial_qa"),
   ],
@@ -85,7 +84,6 @@ def test_saved_sets_are_read_as_written(tmp_path):
 @pytest.mark.parametrize(
   ("rows", "message"),
   [
-    ([{**ROW, "answers": []}, ROW], r"trans_A\.json:1, question 3: .*no ans"),
     ([ROW], r"trans_A\.json: sample 2 has the id None, but ori_A\.json has"),
     ([textflint_row(4), ROW], "sample 1 has the id '4', but .* has '3' there"),
     (

@@ -162,13 +162,6 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path, save_wordnet):
   assert "The house is in Chicago. The house stands in Indiana." in added
 
 
-def test_a_dry_run_writes_nothing(config, tmp_path):
-  config.dry_run = True
-  text = run(config, tmp_path / "out")
-  assert "seeds 0, 1" in text and "hard.json" in text
-  assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
   ("key", "value", "message"),
   [

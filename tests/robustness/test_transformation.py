@@ -71,10 +71,9 @@ def test_text_follows_the_rules(tokens, text):
   assert lib.detokenize(tokens.split())[0] == text
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_tokens_are_at_their_spans(seed):
+def test_tokens_are_at_their_spans():
   words = ["a", "``", "''", '"', "(", ")", "n't", "'s", "can", "not", "-", ".,"]
-  tokens = random.Random(seed).choices(words, k=25)
+  tokens = random.Random(0).choices(words, k=200)
   text, spans = lib.detokenize(tokens)
   quotes = {"``": '"', "''": '"'}
   expected = [quotes.get(token, token) for token in tokens]
