@@ -138,6 +138,8 @@ def test_the_interval_over_examples_has_the_theoretical_width():
   width = 2 * 1.96 * error
   assert result.high - result.low == pytest.approx(width, rel=0.04)
   assert result.high_runs - result.low_runs > 1.2 * width
+  p = 2 * stats.norm.sf(abs(result.difference) / error)
+  assert result.p == pytest.approx(p, rel=0.1)
 
 
 def test_the_interval_over_runs_is_welchs_if_examples_are_alike():
