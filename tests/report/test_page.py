@@ -1,13 +1,10 @@
 """The page carries any text safely, and runs no script."""
 
-import dataclasses
-import io
 import json
 
 import pytest
-from rich.console import Console
 
-from support.html_tables import Parser, read_rows
+from support.html_tables import Parser
 from support.report_workdirs import (
   RESULTS,
   write_finetuning,
@@ -15,7 +12,6 @@ from support.report_workdirs import (
   write_results,
 )
 from truenegs_jax.report import page
-from truenegs_jax.report.page import Table, print_table
 from truenegs_jax.report.write import compare, read_workdirs
 
 MARKUP = (
@@ -23,13 +19,6 @@ MARKUP = (
   "<img src='x' onerror='x'><svg onload='x'></svg><iframe src='x'></iframe>"
   "<a href='javascript:x'>x</a><template><!--"
 )
-NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
-NUMBERS = {name: "+56.12\n±0.55\n2/3" for name in (*NAMES, "average of 8")}
-ROWS = [
-  {"": "paper, ELECTRA small HC"} | NUMBERS,
-  {"": "hc"} | dict.fromkeys(NUMBERS, ""),
-]
-TABLE = Table("Of the paper", ROWS, ["A note that is long. " * 9])
 
 
 def change_texts(value, name=""):
@@ -94,22 +83,3 @@ def test_no_script_runs_and_nothing_is_loaded(tmp_path):
 )
 def test_numbers_have_four_digits(value, text):
   assert page.format_number(value) == text
-
-
-def test_a_wide_table_has_whole_words_and_numbers_on_the_right():
-  file = io.StringIO()
-  print_table(TABLE, Console(file=file, width=80))
-  lines = file.getvalue().splitlines()
-  for word in ("+56.12", "±0.55", "2/3"):
-    assert file.getvalue().split().count(word) == len(NUMBERS)
-  assert "…" not in file.getvalue() and TABLE.notes[0] in lines
-  [head] = [line for line in lines if "cola" in line]
-  [first] = [line for line in lines if "+56.12" in line]
-  end = head.index("cola") + len("cola")
-  assert end == first.index("+56.12") + len("+56.12")
-
-
-def test_the_page_has_the_rows_and_notes():
-  html, note = page.show_tables([dataclasses.asdict(TABLE)])
-  assert read_rows(html) == [[[*row.values()] for row in ROWS]]
-  assert [note] == TABLE.notes and TABLE.title in html

@@ -60,21 +60,18 @@ def report(*words):
   return done.returncode, done.stdout, done.stderr
 
 
-def titles(run):
-  return [section.title for section in run.sections]
-
-
 @pytest.mark.parametrize("name", LOST)
 @pytest.mark.parametrize("content", [b"\xff\x00", b"[1]"])
 def test_a_damaged_file_is_a_note_and_costs_its_own_part(
   workdir, name, content
 ):
-  expected = titles(read_workdir(workdir))
+  before = [x.title for x in read_workdir(workdir).sections]
   (workdir / name).write_bytes(content)
   run = read_workdir(workdir)
   assert "</html>" in page.render([run])
   assert any(name in text for level, text in run.notes if level == page.ERROR)
-  assert [x for x in expected if x not in titles(run)] == LOST[name]
+  left = [x.title for x in run.sections]
+  assert [x for x in before if x not in left] == LOST[name]
   (workdir / name).unlink()
   assert page.ERROR not in dict(read_workdir(workdir).notes)
 
@@ -134,7 +131,8 @@ def test_unfinished_fine_tunings_show_scores_of_finished_seeds(tmp_path):
 def test_results_of_other_tasks_are_tables(tmp_path, task):
   run = read_workdir(write_results(tmp_path / "run", task))
   assert not run.notes
-  assert read_rows(*run.sections[0].blocks)[0][0] == ["S", "80 ± 1"]
+  table, note = run.sections[0].blocks
+  assert read_rows(table) == [[["S", "80 ± 1"]]] and note == "n"
 
 
 def test_a_study_is_read_from_its_folders_and_never_planned(tmp_path):

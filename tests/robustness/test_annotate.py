@@ -76,7 +76,6 @@ def test_dependencies_of_questions_become_constituents(
   ("model", "missing", "message"),
   [
     (MODEL, "spacy", r"pip install '\.\[robustness\]' .* python -m"),
-    ("none", "", "'none': spaCy or this model is not installed"),
     ("", "", "'' is not the name of a package"),
   ],
 )

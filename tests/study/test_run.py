@@ -22,13 +22,8 @@ from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run, tables
 from truenegs_jax.workdir import files
 
-CONFIG = parse_config(
-  [
-    "--config=study:runlocal",
-    "--config.study.tasks=mrpc",
-    "--config.study.finetune_seeds=2",
-  ]
-)
+FLAGS = "--config.study.tasks=mrpc", "--config.study.finetune_seeds=2"
+CONFIG = parse_config(["--config=study:runlocal", *FLAGS])
 STUDY = Study.read(CONFIG.study.to_dict() | {"corrections": {}})
 GOLDS = ["0", "1", "1", "0"]
 make_score = functools.partial(tables.Score, "hc", 1)
@@ -62,14 +57,9 @@ def save_study(root):
       save_result(folder, 1)
     elif part.arm == "baseline":
       files.save_json(folder / files.RESULTS, {})
-      record = {
-        "step": 1,
-        "split": "held_out",
-        "mlm": 3 + part.seed,
-        "time": 1.0,
-      }
-      later = {"step": 2, "split": "train", "mlm": 9.0, "time": 1.0}
-      text = f"{json.dumps(record)}\n{json.dumps(later)}\n"
+      held_out = {"step": 1, "time": 1.0, "split": "held_out"}
+      lines = [held_out | {"mlm": 3 + part.seed}, held_out | {"split": "train"}]
+      text = "".join(f"{json.dumps(x)}\n" for x in lines)
       (folder / "metrics.jsonl").write_text(text)
   return parts, parts_lib.read_states(parts, root)
 
@@ -155,10 +145,7 @@ def test_results_of_corrections_become_rows_of_table_2():
   checkpoints = [CheckpointRates(*x, r) for x in steps]
   saved = [dataclasses.asdict(x) for x in checkpoints]
   scores = run.read_corrections(make_score, {"checkpoints": saved})
-  assert [x.metric for x in scores] == [
-    "sequence_rate at 6.25 %",
-    "mismatch_rate at 6.25 %",
-    "sequence_rate at 100 %",
-    "mismatch_rate at 100 %",
-  ]
-  assert scores[3].value == 100 * r.mismatch_rate.rate
+  values = {x.metric: x.value for x in scores}
+  assert len(values) == len(scores) == 4
+  assert values["sequence_rate at 6.25 %"] == 100 * r.sequence_rate.rate
+  assert values["mismatch_rate at 100 %"] == 100 * r.mismatch_rate.rate

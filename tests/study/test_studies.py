@@ -36,12 +36,10 @@ def get_config():
   ]
   subprocess.run(command, check=True)
   with (tmp_path / "measures.csv").open() as file:
-    values = {
-      (x["arm"], x["step"], x["measure"]): float(x["value"])
-      for x in csv.DictReader(file)
-    }
-  assert 0 < values["a", "4", "kl_word"] < 5
-  assert values["a", "1", "kl_class"] != values["a", "4", "kl_class"]
+    rows = [x for x in csv.DictReader(file) if x["arm"] == "a"]
+  values = {(x["step"], x["measure"]): float(x["value"]) for x in rows}
+  assert 0 < values["4", "kl_word"] < 5
+  assert values["1", "kl_class"] != values["4", "kl_class"]
 
 
 def test_the_result_of_corrections_is_that_of_the_committed_files(monkeypatch):
