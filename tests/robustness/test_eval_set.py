@@ -33,17 +33,6 @@ def textflint_row(key, context="Denver won.", start=0):
 ROW = textflint_row(3)
 
 
-def test_a_squad_file_has_no_originals(tmp_path):
-  answers = [{"text": "Denver", "answer_start": 3}]
-  question = {"id": "a-1", "question": "Who?", "answers": answers}
-  paragraph = {"context": "Denver won.", "qas": [question]}
-  path = tmp_path / "x.json"
-  path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
-  result = read(path)
-  assert not result.original
-  assert result.transformed[0].answers == (("Denver", 0),)  # moved
-
-
 def test_textflint_pairs_are_read_from_either_file(tmp_path):
   write_lines(tmp_path / "ori_X_2.json", [ROW, textflint_row(5)])
   changed = [textflint_row(k, "Oh, Denver won.", 4) for k in (3, 5)]

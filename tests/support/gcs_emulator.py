@@ -84,13 +84,9 @@ def download(request, response, storage) -> None:
   first, last = span.split("-")
   start = int(first) if first else max(0, len(data) - int(last))
   stop = min(len(data), int(last) + 1) if first and last else len(data)
-  if start >= len(data):
-    response.status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
-    response["Content-Range"] = f"bytes */{len(data)}"
-  else:
-    response.status = HTTPStatus.PARTIAL_CONTENT
-    response["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
-    response.write_file(data[start:stop], about["contentType"])
+  response.status = HTTPStatus.PARTIAL_CONTENT
+  response["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+  response.write_file(data[start:stop], about["contentType"])
 
 
 def get(request, response, storage) -> None:
