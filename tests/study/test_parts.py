@@ -132,17 +132,13 @@ def test_mistakes_are_refused(tmp_path, changes, message):
     make_parts(tmp_path, **changes)
 
 
-@pytest.mark.parametrize(
-  "changes, expected",
-  [
-    ({"overrides": {"masking.prob": 0.3}}, "study.overrides"),
-    ({"arms": {"mask": {"words": "sr"}}}, "arms.mask.words: 'hc' -> 'sr'"),
-  ],
-)
-def test_changed_values_of_a_study_are_refused(tmp_path, changes, expected):
+def test_changed_values_of_a_study_are_refused(tmp_path):
   (tmp_path / "config.json").write_text(make_config().to_json())
-  with pytest.raises(CheckpointError, match=f"(?s){expected}"):
-    parts_lib.check_unchanged(read_study(**changes), tmp_path)
+  arms = {"mask": {"words": "sr"}}
+  changed = read_study(arms=arms, overrides={"masking.prob": 0.3})
+  with pytest.raises(CheckpointError, match="words: 'hc' -> 'sr'") as error:
+    parts_lib.check_unchanged(changed, tmp_path)
+  assert "study.overrides" in str(error.value)
   arms = {"baseline": {"words": "baseline"}, "new": {"words": "sr"}}
   grown = read_study(seeds=3, finetune_seeds=9, arms=arms, tasks="rte,squad1")
   parts_lib.check_unchanged(grown, tmp_path)
