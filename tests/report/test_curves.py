@@ -8,31 +8,9 @@ import pytest
 from truenegs_jax.report import curves
 
 
-def write_records(folder, records):
-  lines = [json.dumps({"split": "train"} | record) + "\n" for record in records]
-  (folder / "metrics.jsonl").write_text("".join(lines))
-  return curves.read_records(folder)
-
-
-def test_points_are_the_means_of_their_records():
-  values = np.random.default_rng(0).normal(size=1_003)
-  records = [{"step": i + 1, "total": x} for i, x in enumerate(values)]
-  points = curves.thin_records(records, 50)
-  ends = [x["step"] for x in points]
-  assert len(ends) == 50
-  assert ends[-1] == 1_003
-  for begin, point in zip([0, *ends], points, strict=False):
-    expected = values[int(begin) : int(point["step"])].mean()
-    assert point["total"] == pytest.approx(expected)
-
-
-def test_null_and_absent_values_are_not_averaged():
-  records = [
-    {"step": 1, "total": 2.0},
-    {"step": 2, "total": None},
-    {"step": 3, "soft": 5.0},
-    {"step": 4, "soft": None},
-  ]
+def test_points_are_the_means_of_the_values_that_there_are():
+  values = [{"total": 1.0}, {"total": 3.0}, {"total": None}, {"soft": 5.0}]
+  records = [{"step": i + 1} | x for i, x in enumerate(values)]
   assert curves.thin_records(records, 2) == [
     {"step": 2, "total": 2.0},
     {"step": 4, "soft": 5.0},
@@ -40,26 +18,22 @@ def test_null_and_absent_values_are_not_averaged():
 
 
 def test_shares_become_percentages_and_one_loss_has_one_name(tmp_path):
-  common = {"step": 1, "accuracy": 0.5, "corrected_rows": 0.25}
+  common = {"step": 1, "accuracy": 0.5, "corrected_rows": 0.25, "mlm": 3.0}
   records = [
-    common | {"mlm": 3.0},
-    common | {"split": "dev", "mlm": 3.0, "mlm_uncorrected": 4.0},
+    common | {"split": "train"},
+    common | {"split": "dev", "mlm_uncorrected": 4.0},
   ]
-  splits = write_records(tmp_path, records)
+  text = "".join(f"{json.dumps(record)}\n" for record in records)
+  (tmp_path / "metrics.jsonl").write_text(text)
+  splits = curves.read_records(tmp_path)
   [train], [dev] = splits["train"], splits["dev"]
   assert (train["accuracy"], train["corrected_rows"]) == (50, 25)
   assert (dev["accuracy"], dev["corrected_rows"]) == (0.5, 25)
   assert train["mlm_uncorrected"] == 3 and "mlm" not in train
   assert (dev["mlm"], dev["mlm_uncorrected"]) == (3, 4)
-  points = curves.thin_records([train], 9)
-  chart, *_ = curves.make_charts([curves.Curve({"train": points}, "a", "a")])
-  [line] = chart.lines
-  assert line.style == "series-0 dots"  # a point is no line
 
 
-@pytest.mark.parametrize(
-  "values", [(0.0, 0.0), (5e-324, 0.0), (1e308, -1e308), (7.0, 7.0001)]
-)
+@pytest.mark.parametrize("values", [(0.0, 0.0), (5e-324, 0.0), (1e308, -1e308)])
 def test_every_curve_can_be_drawn(values):
   points = [{"step": 10.0**i, "auc": x} for i, x in enumerate(values)]
   [chart] = curves.make_charts([curves.Curve({"train": points}, "a", "a")])

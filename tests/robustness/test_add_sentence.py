@@ -1,14 +1,15 @@
 """Tests AddSentenceDiverse: altered words, fake answers, and the sentence."""
 
+import itertools
 import random
 import re
-import types
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 from nltk.tree import Tree
 
-from support.spacy_tokens import make_tokens
+from support.spacy_tokens import make_tokens, tag_words
 from truenegs_jax.robustness import add_sentence, annotate
 from truenegs_jax.robustness.annotate import Annotator
 from truenegs_jax.robustness.transformation import Refused
@@ -31,38 +32,24 @@ NEIGHBOURS = {
 }
 
 
-class Name(str):
-  """A stand-in for a WordNet lemma."""
-
-  def name(self):
-    return str(self)
-
-  def antonyms(self):
-    return [Name("absence"), Name("no_show")] if self == "presence" else []
+def make_lemma(name, *antonyms):
+  return SimpleNamespace(name=lambda: name, antonyms=lambda: antonyms)
 
 
 class Reader:
-  """A stand-in for WordNet: each noun has one synset with itself."""
+  """A stand-in for WordNet, in which only "presence" has antonyms."""
 
   def synsets(self, word, pos):
-    lemmas = [Name(word.lower())]
-    synset = types.SimpleNamespace(lemmas=lambda: lemmas)
-    return [synset] if pos == "n" else []
+    names = ("no_show", "absence") if word.lower() == "presence" else ()
+    lemma = make_lemma(word, *map(make_lemma, names))
+    return [SimpleNamespace(lemmas=lambda: [lemma])]
 
 
-def annotated(text, tags):
-  """Returns the sentences of a text, from tags or tag/entity."""
-  fields = [field.partition("/") for field in tags.split()]
-  words = re.findall(r"[?.]|[^ ?.]+", text)
-  tokens = make_tokens(
-    text, words, [x[0] for x in fields], [x[2] for x in fields]
-  )
-  sentences = [[]]
-  for token in tokens:
-    sentences[-1].append(token)
-    if token.text in (".", "?"):
-      sentences.append([])
-  return tuple(map(tuple, sentences[:-1]))
+def split_sentences(text, tags):
+  """Returns the sentences of a text with these tags."""
+  tokens = make_tokens(text, re.findall(r"[?.]|[^ ?.]+", text), tags.split())
+  ends = [i + 1 for i, token in enumerate(tokens) if token.text in ".?"]
+  return [tokens[a:b] for a, b in itertools.pairwise([0, *ends])]
 
 
 def annotate_words(text):
@@ -74,8 +61,10 @@ def annotate_words(text):
 def change(question, tree=TREE, sentences=None):
   """Adds the sentence to a question with the annotations of the constants."""
   known = {
-    QUESTION: annotated(QUESTION, TAGS) if sentences is None else sentences,
-    CONTEXT: annotated(CONTEXT, CONTEXT_TAGS),
+    QUESTION: split_sentences(QUESTION, TAGS)
+    if sentences is None
+    else sentences,
+    CONTEXT: split_sentences(CONTEXT, CONTEXT_TAGS),
   }
   neighbours = NEIGHBOURS | {"super": ["champ"]}
   apply = add_sentence.AddSentence(
@@ -98,28 +87,19 @@ def test_worked_example_of_textflint():
     "It was in 2016. The UNICEF team of Kew Gardens represented the UNICEF at"
     " Champ Bowl 40. The Denver Broncos beat Carolina. Denver cheered."
   )
-  for (text, start), (new_text, new_start) in zip(
-    question.answers, changed.answers, strict=True
-  ):
-    assert new_text == text
-    assert changed.context[new_start : new_start + len(text)] == text
-    shift = len(changed.context) - len(CONTEXT)
-    assert new_start - start == (0 if text == "2016" else shift)
+  place = changed.context.index("Denver")
+  expected = ("Denver Broncos", place), ("The Denver Broncos", place - 4)
+  assert changed.answers == (*expected, question.answers[2])
   assert (changed.key, changed.text) == (question.key, question.text)
-
-
-def test_answer_at_the_start_of_its_sentence_is_off_by_one():
+  # Before another sentence if the answer starts its own, as in TextFlint.
   changed = change(ask("The Denver Broncos"))
-  start = "The UNICEF team of The Kew Gardens represented"
-  assert changed.context.startswith(start)
-  assert changed.context.endswith(CONTEXT)
+  assert changed.context.startswith("The UNICEF team of The Kew Gardens")
 
 
 @pytest.mark.parametrize(
   ("tree", "sentences", "cause"),
   [
     (TREE.replace("Super", "super"), None, add_sentence.NOT_ALIGNED),
-    (TREE.replace("WH", ""), None, add_sentence.NO_RULE),
     (None, None, add_sentence.NO_RULE),
     (TREE, (), add_sentence.SEVERAL),
   ],
@@ -130,74 +110,46 @@ def test_refusals_have_causes(tree, sentences, cause):
 
 
 @pytest.mark.parametrize(
-  ("answer", "question", "expected"),
+  ("tags", "question", "expected"),
   [
     ("NNP/PERSON NNP/PERSON", "When?", "Jeff Dean"),
     ("NNP/PERSON NNP", "When was it?", "1956"),
-    ("NNP/LOCATION", "?", "Chicago"),
-    ("NNP/ORGANIZATION", "?", "Stark Industries"),
     ("NN", "How many are there?", "42"),
     ("VBD DT NN", "What?", "learned"),
     ("DT JJ NN", "What?", "the hamster"),
-    ("JJ NNS", "What?", "hamsters"),
-    ("NNP NNPS", "What?", "Kew Gardens"),
     ("RB JJR", "What?", "deeper"),
     ("CD", "What?", "aliens"),
   ],
 )
-def test_fake_answers_are_of_the_answers_kind(answer, question, expected):
-  fields = [field.partition("/") for field in answer.split()]
-  words = ["the" if tag == "DT" else "x" for tag, _, _ in fields]
-  tokens = make_tokens(
-    " ".join(words), words, [x[0] for x in fields], [x[2] for x in fields]
-  )
+def test_fake_answers_are_of_the_answers_kind(tags, question, expected):
+  words = ["the" if tag == "DT" else "x" for tag in tags.split()]
+  tokens = make_tokens(" ".join(words), words, tags.split())
   example = Question("q", question, "x", (("x", 0),), "")
   assert add_sentence.fake_answer(example, tokens) == expected
 
 
-def test_fake_answer_of_capitals():
-  example = Question("q", "Who won?", "IBM 5", (("IBM 5", 0),), "")
-  tokens = make_tokens("IBM", ["IBM"], ["NNP"])
-  assert add_sentence.fake_answer(example, tokens) == "LSTM"
-
-
-def alter(*tokens):
-  """Returns the altered words of (word, tag, entity)."""
+@pytest.mark.parametrize(
+  ("words", "tag", "expected"),
+  [
+    ("U.S.", "NNP/LOCATION", "U.K."),
+    ("Presence", "NN", "Absence"),
+    ("50", "CD", "40"),  # 50th has the same stem
+    ("50 40", "CD", "50 40"),  # in the question, too
+    ("Super", "NNP", "Champ"),  # planet is a bad alteration
+    ("a", "NNP", "a"),  # a part of "war"
+    ("team", "NN", "team"),
+    ("team", "NN/ORGANIZATION", "squad"),  # a noun, unlike won
+    ("NFL", "NNP/ORGANIZATION", "UNICEF"),
+    ("Ajax", "NNP/ORGANIZATION", "Acme"),
+    ("Celts", "NNPS", "Daleks"),
+    ("Bowl", "NNP/ORGANIZATION", "Bowl"),  # not to be altered
+  ],
+)
+def test_first_rule_with_a_candidate_counts(words, tag, expected):
   apply = add_sentence.AddSentence(
     Annotator("test", annotate_words), Reader(), NEIGHBOURS
   )
-  words, tags, kinds = zip(*tokens, strict=True)
-  return apply.alter(make_tokens(" ".join(words), words, tags, kinds))
-
-
-@pytest.mark.parametrize(
-  ("word", "tag", "entity", "expected"),
-  [
-    ("U.S.", "NNP", "LOCATION", "U.K."),
-    ("largest", "JJS", "", "smallest"),
-    ("presence", "NN", "", "absence"),
-    ("Presence", "NN", "", "Absence"),
-    ("50", "CD", "", "40"),  # 50th has the same stem
-    ("Super", "NNP", "", "Champ"),  # planet is a bad alteration
-    ("SUPER", "NNP", "", "CHAMP"),
-    ("a", "NNP", "", "a"),  # a part of "war"
-    ("team", "NN", "", "team"),
-    ("team", "NN", "ORGANIZATION", "squad"),  # a noun, unlike won
-    ("NFL", "NNP", "ORGANIZATION", "UNICEF"),
-    ("Ajax", "NNP", "ORGANIZATION", "Acme"),
-    ("Obama", "NNP", "PERSON", "Jackson"),
-    ("Rome", "NNP", "LOCATION", "Berlin"),
-    ("Celts", "NNPS", "", "Daleks"),
-    ("Bowl", "NNP", "ORGANIZATION", "Bowl"),  # not to be altered
-    ("of", "IN", "ORGANIZATION", "of"),
-  ],
-)
-def test_first_rule_with_a_candidate_counts(word, tag, entity, expected):
-  assert alter((word, tag, entity)) == [expected]
-
-
-def test_words_of_the_question_are_no_candidates():
-  assert alter(("50", "CD", ""), ("40", "CD", "")) == ["50", "40"]
+  assert apply.alter(tag_words(words, r"\S+", tag)) == expected.split()
 
 
 def test_neighbours_come_from_vectors(tmp_path):
@@ -205,13 +157,11 @@ def test_neighbours_come_from_vectors(tmp_path):
   vectors.write_text("50 1 0\n40 1 .1\n30 0 1\nteam -1 0\nother 1 0\n")
   questions = [
     Question(text, text, "x", (("x", 0),), "")
-    for text in ("50", "30", "team ?")
-  ] + [Question("40", "40", "x", (("x", 0),), "")]
+    for text in ("50", "30", "team ?", "40")
+  ]
+  annotator = Annotator("test", annotate_words)
   transformation = add_sentence.make_add_sentence(
-    Annotator("test", annotate_words),
-    Reader(),
-    questions,
-    neighbours=str(vectors),
+    annotator, Reader(), questions, neighbours=str(vectors)
   )
   # Only words of the questions.
   assert transformation.apply.neighbours["50"] == ["40", "30", "team"]
@@ -235,18 +185,11 @@ def square(*parts):
       square("(WHADJP (WRB how) (JJ old))", f"(SQ (VBD was) {IT})"),
       "It was A old",
     ),
-    (square(WHEN, f"(SQ {DID} {IT})"), "It occurred in A"),
     (square(WHEN, f"(SQ {DID} {IT} (VP (VB end)))"), "It end in A"),
-    (
-      square(WHEN, f"(SQ (VBD was) {IT} (VP (VBN made)))"),
-      "It was made in A",
-    ),
     (
       square(WHAT, f"(SQ {DID} {IT} (VP (VB do) (PP (IN for) {IT})))"),
       "It do A for it",
     ),
-    (square(WHAT, f"(SQ (VBZ is) {IT} (VP (VBN named)))"), "It is named A"),
-    (square(WHAT, "(SQ (VBZ is) (NP (NN fire)))"), "A is fire"),
     (
       square("(PP (IN In) (NN war))", "(, ,)", WHAT, "(SQ (VP (VBD won)))"),
       "In war , A won",
@@ -255,10 +198,7 @@ def square(*parts):
       square(IN_YEAR, f"(SQ {DID} {IT} (VP (VB win) (NP (NN war))))"),
       "It win war in the year of A",
     ),
-    (
-      square("(S (NP (NN war)) (VP (VBZ is) (WHNP (WP what))))"),
-      "War is A",
-    ),
+    (square("(S (NP (NN war)) (VP (VBZ is) (WHNP (WP what))))"), "War is A"),
   ],
 )
 def test_rules_turn_questions_into_statements(tree, expected):
@@ -270,11 +210,8 @@ def test_rules_turn_questions_into_statements(tree, expected):
   "phrase, expected",
   [
     (IN_YEAR, "in the year of A"),
-    ("(WHPP (IN for) (WHNP (WP whom)))", "for A"),
-    ("(WHNP (WHNP (WDT what) (NN kind)) (PP (IN of) (NP (NN x))))", "A x"),
     ("(WHNP (WDT which) (NNP NFL) (NN team))", "the NFL team of A"),
     ("(WHNP (WHADJP (WRB how) (JJ many)) (NNS men))", "A men"),
-    ("(WHADVP (RB exactly) (WRB when))", "exactly A"),
     ("(WHNP (WP$ whose) (NN car))", "A"),
   ],
 )
@@ -283,8 +220,6 @@ def test_wh_phrases_hold_the_answer(phrase, expected):
   assert add_sentence.rewrite_wh(tree, ["A"]) == expected.split()
 
 
-def test_parses_that_have_no_wh_phrase_are_no_statements():
+def test_questions_without_a_wh_phrase_have_no_statement():
   tree = Tree.fromstring(square("(SQ (VBD did) (NP (PRP it)) (VP (VB end)))"))
   assert not add_sentence.make_statement(tree, ["A"])
-  lifted = Tree.fromstring("(WHNP (WP what) (NN team) (SQ (VBD won)))")
-  assert add_sentence.group_wh_phrases(lifted).label() == "SBARQ"

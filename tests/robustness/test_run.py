@@ -1,5 +1,6 @@
 """Scores small fine-tuned models on changed texts, from the config."""
 
+import functools
 import io
 import json
 import random
@@ -13,15 +14,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from support.html_tables import read_rows
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import results, start
 from truenegs_jax.finetune import run as finetune_run
 from truenegs_jax.finetune.task_data import read_split
-from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.report.write import read_workdir
+from truenegs_jax.models import pretrain
 from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
@@ -101,10 +100,16 @@ def test_failed_seeds_are_left_out_and_noted(config, tmp_path):
   assert model.note == f"{folder}: 1 of 2 seeds; without seed 1 (constant)."
 
 
-def test_a_run_scores_and_saves(config, folder, tmp_path):
+@pytest.fixture
+def save_wordnet(tmp_path, monkeypatch):
+  """Returns a function that writes a WordNet where NLTK finds it."""
+  monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+  return functools.partial(write_wordnet, tmp_path / "corpora/wordnet")
+
+
+def test_a_run_scores_and_saves(config, tmp_path, save_wordnet):
   pairs = [WORDS[i : i + 2] for i in range(0, len(WORDS), 2)]
-  synsets = dict.fromkeys(("noun", "verb", "adj", "adv"), pairs)
-  write_wordnet(tmp_path / "wordnet", synsets)
+  save_wordnet(dict.fromkeys(("noun", "verb", "adj", "adv"), pairs))
   config.robustness.sets = "swap_synonyms"
   hub = tmp_path / "my sets"
   rows = datasets.Dataset.from_list(make_rows(12, 2))
@@ -119,36 +124,26 @@ def test_a_run_scores_and_saves(config, folder, tmp_path):
   assert swapped["changed"] == swapped["questions"] == 24
   records = list(saved["runs"].values())
   assert [x["seed"] for x in records] == [0, 1]
-  splits = ("swap_synonyms original", "swap_synonyms transformed")
   for record in records:
-    for split in (*splits, "hard transformed"):
-      x = record["answers"][split]
+    for split, x in record["answers"].items():
       scores = scoring.score_answers(["em", "f1"], x["golds"], x["answers"])
       assert record["scores"][split] == pytest.approx(scores)
-  for metric, sides in swapped["scores"][config.init].items():
-    for side, x in sides.items():
-      values = [
-        record["scores"][f"swap_synonyms {side}"][metric] for record in records
-      ]
-      assert x["value"] == pytest.approx(np.mean(values))
-  page = read_workdir(tmp_path / "out")
-  assert saved["notes"] and saved["notes"] == [x for _, x in page.notes]
-  [scores] = read_rows(*page.sections[0].blocks)
-  assert {row[0].split()[-1] for row in scores} == {"24", "12"}
+  for side in ("original", "transformed"):
+    values = [x["scores"][f"swap_synonyms {side}"]["f1"] for x in records]
+    shown = swapped["scores"][config.init]["f1"][side]
+    assert shown["value"] == pytest.approx(np.mean(values))
   shutil.rmtree(tmp_path / "out")
   assert run(config, tmp_path / "out") == text
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved
 
 
-def test_the_papers_sets_are_made_with_spacy(config, tmp_path, monkeypatch):
-  write_wordnet(tmp_path / "corpora" / "wordnet")
-  monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-  answer = {"text": "Indiana", "answer_start": 20}
+def test_the_papers_sets_are_made_with_spacy(config, tmp_path, save_wordnet):
+  save_wordnet()
   question = {
     "id": "q",
     "context": "The house stands in Indiana. Ann remains at home.",
     "question": "Where is the house?",
-    "answers": [answer],
+    "answers": [{"text": "Indiana", "answer_start": 20}],
   }
   (tmp_path / "dev.json").write_text(json.dumps(question))
   config.robustness.data = str(tmp_path / "dev.json")
@@ -162,25 +157,14 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path, monkeypatch):
   assert "The house is in Chicago. The house stands in Indiana." in added
 
 
-def test_a_dry_run_writes_nothing(config, tmp_path):
-  config.dry_run = True
-  text = run(config, tmp_path / "out")
-  assert "seeds 0, 1" in text and "hard.json" in text
-  assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
   ("key", "value", "message"),
   [
-    ("init", "", "names no model"),
     ("init", "no/such/folder", "no folder"),
     ("sets", "typos", "robustness.sets='typos' is unknown"),
     ("files", "", "nothing to score"),
-    ("files", "name=a", "Each item is a file or hf:NAME"),
     ("files", "a.json split=dev", "Each item is a file or hf:NAME"),
-    ("files", "a.json, b/a.json", "'a'. Each item .* has another name"),
     ("files", "a.json name=swap_synonyms", "'swap_synonyms'. Each item"),
-    ("files", "no_such.json", "no_such.json: there is no such file"),
     ("files", "hf:x/y split=a name=z rows=3", "there is no option rows="),
     ("neighbours", "missing.txt", "neighbours='missing.txt': there is no"),
   ],
@@ -195,19 +179,14 @@ def test_wrong_configs_are_refused(config, tmp_path, key, value, message):
 
 def test_models_without_a_head_for_questions_are_refused(config, tmp_path):
   tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
-  options = {"vocab_size": len(tokenizer.vocab), "variant": "tiny"}
-  classifier = finetune.make_downstream(
-    role="discriminator", head="dense", num_outputs=2, **options
-  )
-  bert = pretrain.make_bert(**options)
-  for role, model in (("discriminator", classifier), ("bert", bert)):
-    shapes = pretrain.param_shapes(model)
-    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-    (tmp_path / role).mkdir()
-    export_model.write_model(tmp_path / role, params, model, role, tokenizer)
-    config.init = str(tmp_path / role)
-    with pytest.raises(InputError, match="has no head for questions"):
-      run(config, tmp_path / "out")
+  bert = pretrain.make_bert(vocab_size=len(tokenizer.vocab), variant="tiny")
+  shapes = pretrain.param_shapes(bert)
+  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  (tmp_path / "bert").mkdir()
+  export_model.write_model(tmp_path / "bert", params, bert, "bert", tokenizer)
+  config.init = str(tmp_path / "bert")
+  with pytest.raises(InputError, match="has no head for questions"):
+    run(config, tmp_path / "out")
 
 
 def test_unfinished_fine_tunings_are_refused(config, tmp_path):
@@ -215,5 +194,5 @@ def test_unfinished_fine_tunings_are_refused(config, tmp_path):
   with pytest.raises(InputError, match="results would be replaced"):
     run(config, tmp_path)
   config.init = str(tmp_path)
-  with pytest.raises(InputError, match="fine-tunings of no task"):
+  with pytest.raises(InputError, match="without a finished run"):
     run(config, tmp_path / "out")

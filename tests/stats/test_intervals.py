@@ -26,12 +26,10 @@ def make_scores(value_SxTxFxN, arm):
 
 def compare(ours, theirs, tasks=1):
   """Compares two arrays of `make_scores`, or the scores themselves."""
-  scores = [
-    y
-    for x, arm in ((ours, "hc"), (theirs, "baseline"))
-    for y in (make_scores(x, arm) if isinstance(x, np.ndarray) else x)
-  ]
-  arms = (group_runs(scores, arm, KEYS[:tasks]) for arm in ("hc", "baseline"))
+  arms = []
+  for arm, x in (("hc", ours), ("baseline", theirs)):
+    scores = make_scores(x, arm) if isinstance(x, np.ndarray) else x
+    arms.append(group_runs(scores, arm, KEYS[:tasks]))
   return compare_runs(*arms)
 
 
@@ -39,28 +37,23 @@ def bounds(x):
   return x.value - x.half_width, x.value + x.half_width
 
 
-def draw(*shape, seed=0):
-  return np.random.default_rng(seed).normal(70, 5, size=(2, *shape))
+def draw(*shape):
+  return np.random.default_rng(0).normal(70, 5, size=(2, *shape))
 
 
-@pytest.mark.parametrize("seeds", [2, 7])
 @pytest.mark.parametrize("has_examples", [False, True])
-def test_one_fine_tuning_without_examples_gives_the_paired_t_interval(
-  seeds, has_examples
-):
-  scores_2xS = draw(seeds)[:, :, None, None, None]
+def test_one_fine_tuning_gives_the_paired_t_interval(has_examples):
+  scores_2xS = draw(7)[:, :, None, None, None]
   # Every example has the score of its run: it varies with nothing else.
-  ours, theirs = (
-    make_scores(np.repeat(x, 9, -1), arm)
-    for x, arm in zip(scores_2xS, ("hc", "baseline"), strict=True)
-  )
+  ours, theirs = np.repeat(scores_2xS, 9, -1)
+  ours = make_scores(ours, "hc")
   if not has_examples:
     ours = [dataclasses.replace(x, correct_N=None) for x in ours]
   result = compare(ours, theirs)
-  test = stats.ttest_rel(*scores_2xS.reshape(2, seeds))
+  test = stats.ttest_rel(*scores_2xS.reshape(2, 7))
   expected = test.confidence_interval(0.95)
   np.testing.assert_allclose(bounds(result), [expected.low, expected.high])
-  assert result.seeds == seeds
+  assert result.seeds == 7
 
 
 def test_equal_seeds_give_the_paired_interval_of_the_examples():
@@ -78,26 +71,18 @@ def test_equal_seeds_give_the_paired_interval_of_the_examples():
   assert both == pytest.approx(np.linalg.norm(halves) / 2)
 
 
-def test_intervals_do_not_depend_on_labels_and_order():
+def test_intervals_do_not_depend_on_order_and_what_arms_share():
   ours, theirs = draw(4, 2, 3, 50)
   result = compare(ours, theirs, 2)
-  rng = np.random.default_rng(1)
-  order_N, order_S = rng.permutation(50), rng.permutation(4)
-  shuffled = [x[order_S][:, :, ::-1][..., order_N] for x in (ours, theirs)]
-  assert compare(*shuffled, 2) == pytest.approx(result)
-  low, high = bounds(compare(theirs, ours, 2))
-  assert (-high, -low) == pytest.approx(bounds(result))
-  # Examples that are easier for both arms change nothing.
-  ease_N = 40 * np.arange(50)
-  shifted = compare(ours + ease_N, theirs + ease_N, 2)
-  assert bounds(shifted) == pytest.approx(bounds(result))
+  order_N = np.random.default_rng(1).permutation(50)
+  ease_N = 40 * np.arange(50)  # the same examples are easier for both
+  changed = [(x + ease_N)[::-1, :, ::-1][..., order_N] for x in (ours, theirs)]
+  assert compare(*changed, 2) == pytest.approx(result)
 
 
 def test_only_seeds_of_both_arms_with_all_tasks_count():
-  ours, theirs = (
-    make_scores(x, arm)
-    for x, arm in zip(draw(3, 2, 1, 9), ("hc", "baseline"), strict=True)
-  )
+  ours, theirs = draw(3, 2, 1, 9)
+  ours = make_scores(ours, "hc")
   lacking = [x for x in ours if (x.seed, x.task) != (2, "rte")]
   assert compare(lacking, theirs, 2).seeds == 2
   assert compare(lacking, theirs).seeds == 3
@@ -109,11 +94,7 @@ def test_only_seeds_of_both_arms_with_all_tasks_count():
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("seeds", "runs", "shares"),
-  [
-    (2, 1, (0.8, 0.0, 0.2)),
-    (3, 1, (0.3, 0.2, 0.5)),
-    (10, 3, (0.1, 0.1, 0.8)),
-  ],
+  [(2, 1, (0.8, 0.0, 0.2)), (3, 1, (0.3, 0.2, 0.5)), (10, 3, (0.1, 0.1, 0.8))],
 )
 def test_intervals_of_studies_cover_the_true_difference(seeds, runs, shares):
   """The variance has shares of seeds, fine-tunings and examples."""
@@ -157,6 +138,8 @@ def test_the_interval_over_examples_has_the_theoretical_width():
   width = 2 * 1.96 * error
   assert result.high - result.low == pytest.approx(width, rel=0.04)
   assert result.high_runs - result.low_runs > 1.2 * width
+  p = 2 * stats.norm.sf(abs(result.difference) / error)
+  assert result.p == pytest.approx(p, rel=0.1)
 
 
 def test_the_interval_over_runs_is_welchs_if_examples_are_alike():
@@ -202,7 +185,7 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
   assert intervals.jackknife_error([3.0]) == math.inf
 
 
-@pytest.mark.parametrize("num_clusters", [2, 5, 50])
+@pytest.mark.parametrize("num_clusters", [2, 50])
 def test_an_interval_solves_wilsons_equation(num_clusters):
   """Either end is z standard errors, at that end, from the observed share."""
   rng = np.random.default_rng(num_clusters)

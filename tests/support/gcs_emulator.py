@@ -1,8 +1,8 @@
 """Google's storage on the loopback, which fails when told.
 
 It is gcp-storage-emulator in threads of this process, with what Orbax and
-TensorStore need besides: conditions on generations, listings by offset and
-page, ranges, and threads, where a request is one step for all others.
+TensorStore need besides: conditions on generations, listings by offset, ranges,
+and threads, where a request is one step for all others.
 """
 
 import dataclasses
@@ -29,20 +29,13 @@ DIRECT = "x-direct"  # header of requests that never fail
 MESSAGES = {401: "Invalid Credentials"}
 LOCK = threading.Lock()
 GENERATIONS = itertools.count(1_700_000_000_000_000)
-PAGE_SIZE = 1000
-PACKAGE_UPLOAD_PART = objects.upload_partial
 
 
 class MemoryStorage(Storage):
-  """Objects in memory, each with a generation of its own.
-
-  Attributes:
-    uploaded: the objects of ended uploads in parts, whose ends may be repeated.
-  """
+  """Objects in memory, each with a generation of its own."""
 
   def __init__(self) -> None:
     super().__init__(use_memory_fs=True)
-    self.uploaded: dict[str, dict] = {}
 
   def _write_config_to_file(self):
     pass  # would write about all objects
@@ -55,34 +48,27 @@ class MemoryStorage(Storage):
   ):
     file_obj["generation"] = file_obj["etag"] = str(next(GENERATIONS))
     super().create_file(bucket_name, file_name, content, file_obj, file_id)
-    if file_id:
-      self.uploaded[file_id] = file_obj
 
 
 def list_objects(request, response, storage) -> None:
-  """Answers with a page of names and prefixes, in the order of both."""
+  """Answers with all names and prefixes, in the order of both."""
   query = {name: values[0] for name, values in request.query.items()}
   if storage.get_bucket(request.params["bucket_name"]) is None:
     raise NotFound
   all_objects = storage.objects.get(request.params["bucket_name"], {})
   prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
-  start, token = query.get("startOffset", ""), query.get("pageToken", "")
+  start, end = query.get("startOffset", ""), query.get("endOffset")
   entries = {}
   for name in sorted(all_objects):
-    if not name.startswith(prefix) or name < start:
+    if not name.startswith(prefix) or name < start or end and name >= end:
       continue
-    if name >= query.get("endOffset", chr(0x10FFFF)):
-      break
     head, folder, _ = name[len(prefix) :].partition(delimiter or "\0")
-    entry = prefix + head + folder
-    if entry > token:
-      entries[entry] = None if folder else all_objects[name]
-  page = list(entries.items())[: int(query.get("maxResults", PAGE_SIZE))]
-  items = [item for _, item in page if item]
-  answer = {"kind": "storage#objects", "items": items}
-  answer["prefixes"] = [entry for entry, item in page if not item]
-  if len(entries) > len(page):
-    answer["nextPageToken"] = page[-1][0]
+    entries[prefix + head + folder] = None if folder else all_objects[name]
+  answer = {
+    "kind": "storage#objects",
+    "items": [item for item in entries.values() if item],
+    "prefixes": [entry for entry, item in entries.items() if not item],
+  }
   response.json({name: value for name, value in answer.items() if value})
 
 
@@ -98,13 +84,9 @@ def download(request, response, storage) -> None:
   first, last = span.split("-")
   start = int(first) if first else max(0, len(data) - int(last))
   stop = min(len(data), int(last) + 1) if first and last else len(data)
-  if start >= len(data):
-    response.status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
-    response["Content-Range"] = f"bytes */{len(data)}"
-  else:
-    response.status = HTTPStatus.PARTIAL_CONTENT
-    response["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
-    response.write_file(data[start:stop], about["contentType"])
+  response.status = HTTPStatus.PARTIAL_CONTENT
+  response["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+  response.write_file(data[start:stop], about["contentType"])
 
 
 def get(request, response, storage) -> None:
@@ -113,15 +95,6 @@ def get(request, response, storage) -> None:
   else:
     where = request.params["bucket_name"], request.params["object_id"]
     response.json(storage.get_file_obj(*where))
-
-
-def upload_part(request, response, storage) -> None:
-  """Takes a part of an object, or answers again that it is complete."""
-  upload = request.query["upload_id"][0]
-  if upload in storage.uploaded:
-    response.json(storage.uploaded[upload])
-  else:
-    PACKAGE_UPLOAD_PART(request, response, storage)
 
 
 def find_refusal(request, storage) -> HTTPStatus | None:
@@ -137,8 +110,6 @@ def find_refusal(request, storage) -> HTTPStatus | None:
   is_get = request.method == server.GET
   if about is None and (is_get or request.method == server.DELETE):
     return None  # it is answered that it is missing
-  if query.get("upload_id", [""])[0] in storage.uploaded:
-    return None
   if query.get("ifGenerationMatch", current) != current:
     return HTTPStatus.PRECONDITION_FAILED
   if query.get("ifGenerationNotMatch") == current:
@@ -179,7 +150,6 @@ def improve(pattern, handlers) -> tuple:
     objects.ls: list_objects,
     objects.get: get,
     objects.download: download,
-    PACKAGE_UPLOAD_PART: upload_part,
   }
   return pattern.replace(".*[^/]+", ".+"), {  # a name may end with a slash
     method: with_conditions(own.get(handler, handler))
@@ -187,7 +157,6 @@ def improve(pattern, handlers) -> tuple:
   }
 
 
-objects.upload_partial = upload_part  # also called by objects.insert
 server.HANDLERS = tuple(improve(*route) for route in server.HANDLERS)
 
 

@@ -20,7 +20,7 @@ import pytest
 from huggingface_hub import constants
 
 API_PATH = re.compile(
-  r"/api/(models|datasets)/(?P<repo>.+?)(/(?P<call>revision|tree|paths-info)"
+  r"/api/(models|datasets)/(?P<repo>.+?)(/(?P<call>revision|tree)"
   r"(/(?P<rev>[^/]+))?(/(?P<folder>.+))?)?"
 )
 FILE_PATH = re.compile(
@@ -87,31 +87,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       recursive = query.get("recursive", ["True"])[0].lower()
       is_recursive = recursive in ("true", "1")
       folder = urllib.parse.unquote(match["folder"] or "")
-      if folder in files:
-        return self._file(commit, None)
       answer = _list_folder(answer, folder, is_recursive=is_recursive)
-    if match["call"] == "paths-info":
-      body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-      paths = (
-        json.loads(body)["paths"]
-        if body[0] == "{"
-        else [x[1] for x in urllib.parse.parse_qsl(body) if x[0] == "paths"]
-      )
-      answer = [entry for entry in answer if entry["path"] in paths]
-    if match["call"] in (None, "revision"):
+    else:
       answer = {"id": match["repo"], "sha": commit, "siblings": answer}
     return self._answer(200, json.dumps(answer).encode(), {})
 
-  do_HEAD = do_POST = do_GET
+  do_HEAD = do_GET
 
   def _file(self, commit: str, data: bytes | None) -> None:
     if data is None:
       return self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
     headers = {"ETag": f'"{_sha1(data)}"', "X-Repo-Commit": commit}
-    if match := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"] or ""):
-      start, end = int(match[1]), min(int(match[2]), len(data) - 1)
-      headers["Content-Range"] = f"bytes {start}-{end}/{len(data)}"
-      return self._answer(206, data[start : end + 1], headers)
     return self._answer(200, data, headers)
 
   def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:

@@ -3,12 +3,8 @@
 import json
 import pathlib
 
-import numpy as np
-
 from truenegs_jax.workdir import files
 
-HOSTILE = "</script><script>window.hacked = 1</script>"
-HOSTILE_IMAGE = "<img src=x onerror='window.hacked = 1'>"
 TABLE = {"title": "T", "rows": [{"set": "S", "em": "80 ± 1"}], "notes": ["n"]}
 RESULTS = {  # of tasks that have nothing else
   "corrections": {"summary": "Few.", "notes": [], "tables": [TABLE]},
@@ -17,26 +13,20 @@ RESULTS = {  # of tasks that have nothing else
 }
 
 
-def write_pretraining(
-  folder: pathlib.Path, *, steps: int = 60, cases: int = 40, lr: float = 1e-3
-) -> pathlib.Path:
+def write_pretraining(folder: pathlib.Path, steps: int = 60) -> pathlib.Path:
   """Writes a finished pre-training of invented losses; returns its folder."""
   folder.mkdir(parents=True)
   config = {"task": "pretrain", "steps": steps, "batch_size": 8, "length": 32}
-  _write(folder / files.CONFIG, config | {"optim": {"lr": lr}})
+  _write(folder / files.CONFIG, config)
   _write(folder / files.ABOUT, make_about())
   _write(folder / files.RESULTS, make_results())
-  _write(folder / files.CASES, make_cases(cases))
-  rng = np.random.default_rng(0)
+  _write(folder / files.CASES, make_cases(5))
   records = []
   for step in range(1, steps + 1):
     record = {"step": step, "time": 1e9 + step, "split": "train"}
     record |= {"total": 9 - step / steps, "mlm": 8 - step / steps}
-    record |= {"mlm_uncorrected": 8.1 - step / steps, "pair_cosine": 0.02}
-    record |= {"auc": 0.5, "rows_per_s": 50.0, "memory_peak_gib": 1.5}
-    record |= {"lr": step * 1e-6}
-    record["corrected_of_slots"] = rng.poisson(1.0) / 100
-    records.append(record)
+    record |= {"mlm_uncorrected": 8.1 - step / steps, "auc": 0.5}
+    records.append(record | {"corrected_of_slots": 0.01})
   held_out = records[-1] | {"split": "held_out", "mlm_hidden": 7.5}
   lines = [json.dumps(record) + "\n" for record in [*records, held_out]]
   (folder / "metrics.jsonl").write_text("".join(lines))
@@ -45,7 +35,7 @@ def write_pretraining(
 
 def make_about() -> dict:
   """Returns the content of about.json."""
-  lines = {"start": "random parameters, seed 0", "steps": HOSTILE}
+  lines = {"start": "random parameters, seed 0", "steps": "60"}
   return {"lines": lines, "sources": ["wordnet"]}
 
 
@@ -66,25 +56,17 @@ def make_results() -> dict:
 
 
 def make_cases(count: int) -> dict:
-  """Returns cases.json; the first case is hostile, the others are numbered."""
+  """Returns cases.json, with numbered sentences."""
   cases = [
     {
-      "sentence": f"a [MASK] of number{i} {HOSTILE_IMAGE}",
-      "gold": "region",
-      "prediction": "part",
-      "probability": i / count,
-      "count": i + 1,
+      **{"sentence": f"a [MASK] of number{i}", "gold": "region"},
+      **{"prediction": "part", "probability": i / count, "count": i + 1},
       "synonyms": ["part", "area"],
     }
     for i in range(count)
   ]
-  cases[0] |= {"gold": HOSTILE, "prediction": HOSTILE_IMAGE}
-  return {
-    "searched": 1_000,
-    "corrected": count,
-    "source": "wordnet",
-    "cases": cases,
-  }
+  about = {"searched": 1_000, "corrected": count, "source": "wordnet"}
+  return about | {"cases": cases}
 
 
 def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
@@ -101,8 +83,8 @@ def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
     (path / "metrics.jsonl").write_text(text)
     result = {
       **{"task": "rte", "seed": seed, "step": 5, "secs": 9.0},
-      "failure": HOSTILE_IMAGE if seed == 1 else "",
-      "scores": {"dev": {"accuracy": score}},
+      "failure": "constant" if seed == 1 else "",
+      "scores": {"dev": {"accuracy": score, "f1": 90.0}},
     }
     _write(path / "result.json", result)
   results = {"command": "truenegs main --config=finetune_glue"}

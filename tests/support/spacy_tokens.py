@@ -7,40 +7,31 @@ import spacy
 from spacy.tokens import Doc, Token
 
 VOCAB = spacy.blank("en").vocab
+COLUMNS = "words", "spaces", "tags", "ents"
 
 
 def make_tokens(
-  text: str,
-  words: Sequence[str],
-  tags: Sequence[str],
-  entities: Sequence[str] = (),
+  text: str, words: Sequence[str], tags: Sequence[str]
 ) -> tuple[Token, ...]:
   """Returns the tokens of a text, which has the words in order.
 
-  `entities` are the kind of each word's entity, or "".
+  A tag is like "NNP", or like "NNP/PERSON" of a word that is an entity.
   """
-  kinds = dict(enumerate(entities))
+  rows: list[list] = []
   end = 0
-  columns: dict[str, list] = {
-    x: [] for x in ("words", "spaces", "tags", "ents")
-  }
-  for number, (word, tag) in enumerate(zip(words, tags, strict=True)):
+  for word, field in zip(words, tags, strict=True):
     start = text.index(word, end)
     gap = text[end:start]
     if gap and end:
-      columns["spaces"][-1] = True
+      rows[-1][1] = True
       gap = gap[1:]
-    entity = kinds.get(number)
-    rows = (
-      [(gap, "_SP", ""), (word, tag, entity)] if gap else [(word, tag, entity)]
-    )
-    for row in rows:
-      columns["words"].append(row[0])
-      columns["spaces"].append(False)
-      columns["tags"].append(row[1])
-      columns["ents"].append(f"B-{row[2]}" if row[2] else "O")
+    if gap:
+      rows.append([gap, False, "_SP", "O"])
+    tag, _, entity = field.partition("/")
+    rows.append([word, False, tag, f"B-{entity}" if entity else "O"])
     end = start + len(word)
-  doc = Doc(VOCAB, **columns)
+  columns = map(list, zip(*rows, strict=True))
+  doc = Doc(VOCAB, **dict(zip(COLUMNS, columns, strict=True)))
   return tuple(token for token in doc if not token.is_space)
 
 

@@ -272,8 +272,7 @@ TABLES: dict[str, Table] = {
     "robustness",
     (
       *("task", "seed", "init", "dry_run", "batch_size", "length"),
-      *("model.dtype", "model.attention", "data.vocab", "data.lowercase"),
-      *("data.accents", "mesh.preset", "mesh.model"),
+      *("model.dtype", "model.attention", "mesh.preset", "mesh.model"),
     ),
     Robustness.list_keys("robustness."),
     {

@@ -349,7 +349,7 @@ def _make_values(
   saved = run.provenance.get(files.CONFIG, {}) if run else {}
   config["length"] = values["length"] or saved.get("length", config["length"])
   config["batch_size"] = values["batch_size"]
-  for name in ("model", "data", "mesh"):
+  for name in ("model", "mesh"):
     config[name] |= values[name]
   config["finetune"] |= saved.get("finetune", {})
   if data := values["robustness"]["data"]:

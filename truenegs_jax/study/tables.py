@@ -86,7 +86,7 @@ def make_tables(study: Comparison) -> list[Table]:
   planned = [
     x
     for x in study.scores
-    if x.arm in study.arms
+    if x.arm in study.arms and x.seed in study.seeds
     if x.finetune_seed in (*study.finetune_seeds, None)
   ]
   study = dataclasses.replace(study, scores=planned)
