@@ -6,7 +6,7 @@ from rich.console import Console
 
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.results import GLUE, Result
-from truenegs_jax.report.tables import print_table
+from truenegs_jax.report.page import print_table
 from truenegs_jax.stats.intervals import Comparison
 from truenegs_jax.tasks import scoring
 

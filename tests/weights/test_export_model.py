@@ -14,7 +14,6 @@ import pytest
 from support import tiny
 from support.weight_files import (
   TOKENIZER,
-  assert_same_tree,
   edit_tensors,
   load_params,
   random_params,
@@ -80,14 +79,6 @@ def test_an_export_is_complete_and_the_same_after_loading(
   assert [path.name for path in tmp_path.iterdir()] == ["first"]
 
 
-def test_an_export_has_the_temperature_in_its_weights(tmp_path, no_torch):
-  model = tiny.make_model(temperature=3.0)
-  params = random_params(model)
-  _export(model, tmp_path / "export", params)
-  loaded, _ = load_params(tmp_path / "export", tiny.make_model())
-  assert_same_tree(loaded, pretrain.fold_temperature(params, model))
-
-
 def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
   config = electra_demo.get_config("runlocal")
   config.data.sources = "/home/me/wiki.txt"
@@ -98,56 +89,39 @@ def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
   )
   output = tmp_path / "export"
   _export(tiny.make_model(), output, about=about, language="no")
-  for role in ("discriminator", "generator"):
-    card = huggingface_hub.ModelCard.load(output / role / "README.md")
-    assert card.data.to_dict() == {
-      "language": "no",  # without quotes, YAML reads False
-      "library_name": "transformers",
-      "license": "unknown",
-      "tags": ["electra", "truenegs_jax"],
-    }
-    for words in (
-      f"# {hf_names.NETWORKS[role].architecture}\n",
-      "https://arxiv.org/abs/2212.00460",
-      "`wiki.txt`; the vocabulary was trained on it",
-      "* Synonyms: 5 pairs path=g.txt\n",
-      "20 of 8 rows of 32 tokens, seed 0, from `scratch`",
-      "hard correction by wordnet (argmax) + soft regularization",
-      "mlm 4.2500, detect 0.6000, auc 0.7500",
-      "copyright Princeton",
-    ):
-      assert words in card.text
-    assert len(card.content.splitlines()) <= 45
+  card = huggingface_hub.ModelCard.load(output / "generator" / "README.md")
+  assert card.data.to_dict() == {
+    "language": "no",  # without quotes, YAML reads False
+    "library_name": "transformers",
+    "license": "unknown",
+    "tags": ["electra", "truenegs_jax"],
+  }
+  for words in (
+    "# ElectraForMaskedLM\n",
+    "`wiki.txt`; the vocabulary was trained on it",
+    "* Synonyms: 5 pairs path=g.txt\n",
+    "20 of 8 rows of 32 tokens, seed 0, from `scratch`",
+    "hard correction by wordnet (argmax) + soft regularization",
+    "mlm 4.2500, detect 0.6000, auc 0.7500",
+    "copyright Princeton",
+  ):
+    assert words in card.text
   config = electra_demo.get_config("baseline,runlocal")
   about = export_run.describe_run(PretrainConfig.read(config), 20, {}, "x")
   for claim in "Synonyms", "orrected", "arxiv", "Held-out":
     assert claim not in about
 
 
-@pytest.mark.parametrize(
-  ("module", "name", "raised", "expected"),
-  [
-    (export_model, "compare_logits", TrueNegsError("differ"), TrueNegsError),
-    (
-      export_model.safetensors.numpy,
-      "save_file",
-      OSError(errno.ENOSPC, "No space left on device"),
-      DiskError,
-    ),
-  ],
-)
-def test_a_failed_export_keeps_the_older_one(
-  tmp_path, no_torch, monkeypatch, module, name, raised, expected
-):
+def test_a_failed_export_keeps_the_older_one(tmp_path, no_torch, monkeypatch):
   output = tmp_path / "export"
   _export(tiny.make_model(), output)
   before = _read_files(output)
 
   def fail(*args, **kwargs):
-    raise raised
+    raise OSError(errno.ENOSPC, "No space left on device")
 
-  monkeypatch.setattr(module, name, fail)
-  with pytest.raises(expected):
+  monkeypatch.setattr(export_model.safetensors.numpy, "save_file", fail)
+  with pytest.raises(DiskError):
     _export(tiny.make_model(), output)
   assert _read_files(output) == before
   assert [path.name for path in tmp_path.iterdir()] == ["export"]
@@ -172,16 +146,12 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path, no_torch):
     with pytest.raises(InputError, match=f"does not replace: {name}"):
       _export(model, folder, roles=roles)
   assert _read_files(tmp_path) == before
-  # The output itself may be a link.
-  (tmp_path / "link").symlink_to(output)
-  _export(model, tmp_path / "link")
-  assert (tmp_path / "link").is_symlink()
 
 
 def test_exported_models_work_in_transformers_without_network(
   tmp_path, monkeypatch
 ):
-  torch = pytest.importorskip("torch")
+  pytest.importorskip("torch")
   monkeypatch.setenv("HF_HUB_OFFLINE", "1")
   import transformers
 
@@ -198,7 +168,7 @@ def test_exported_models_work_in_transformers_without_network(
   names = {}
   exec(re.search("```python\n(.*?)```", card, re.DOTALL)[1], names)
   assert type(names["model"]).__name__ == "ElectraForPreTraining"
-  assert names["outputs"].logits.shape[0] == 1 and torch
+  assert names["outputs"].logits.shape[0] == 1
 
 
 def _fine_tuned(role, head, task, **fields):
@@ -291,21 +261,6 @@ def test_wrong_or_non_finite_weights_are_not_exported(tmp_path, monkeypatch):
   assert [x.name for x in tmp_path.iterdir()] == ["other"]
 
 
-def test_models_without_a_counterpart_are_refused(tmp_path, monkeypatch):
-  model = tiny.make_model(backbone="modern")
-  params = random_params(model)
-  small = make_tokenizer(SPECIALS + WORDS[:10], lowercase=True)
-  with pytest.raises(InputError, match="15 entries, but the model has 70"):
-    export_model.write_model(tmp_path, params, model, "generator", small)
-  with pytest.raises(InputError, match="only one of them has adapter/kernel"):
-    more = {**params, "adapter": {"kernel": np.zeros((2, 2))}}
-    hf_names.to_huggingface(more, model, "generator")
-  monkeypatch.delitem(hf_names.BACKBONES, "modern")
-  with pytest.raises(InputError, match="backbone='modern'"):
-    export_model.write_model(tmp_path, params, model, "generator", TOKENIZER)
-  assert not list(tmp_path.iterdir())
-
-
 def _odd_pair():
   """Makes a pair with sizes of no named variant."""
   return pretrain.make_electra(
@@ -316,7 +271,7 @@ def _odd_pair():
     layers=3,
     heads=3,
     ffn=20,
-    generator_sizes={"width": 8, "layers": 1, "heads": 4, "ffn": 10},
+    generator_sizes=(8, 1, 4, 10),
     generator_multiplier=1.0,
     max_positions=40,
     dropout=0.0,
@@ -383,22 +338,6 @@ def test_a_bare_bert_keeps_its_outputs_and_reports_random_heads(
       assert torch.equal(converted(inputs)[name], bare(inputs)[name])
 
 
-@pytest.mark.parametrize(("word", "lowercase"), [("Über", False), ("ℝ", True)])
-def test_the_vocabulary_decides_the_case_without_a_tokenizer_config(
-  tmp_path, no_torch, capsys, word, lowercase
-):
-  folder = write_export(tmp_path / "in", tiny.make_bert()) / "bert"
-  (folder / "tokenizer_config.json").unlink()
-  vocab = SPECIALS + [word.lower()] + [f"w{i}" for i in range(tiny.V - 6)]
-  (folder / "vocab.txt").write_text("\n".join([*vocab[:-1], word]) + "\n")
-  assert run_export(folder, f"--output={tmp_path / 'out'}") == 0
-  written = tmp_path / "out" / "bert" / "tokenizer_config.json"
-  assert json.loads(written.read_text())["do_lower_case"] == lowercase
-  (folder / "vocab.txt").write_text("\n".join([*vocab, word]) + "\n")
-  assert run_export(folder, f"--output={tmp_path / 'out'}") == 2
-  assert "70 words, but its vocabulary" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
   """Returns a run with steps 10 and 20; 20's parameters are 10's + 1."""
@@ -432,32 +371,19 @@ def test_the_command_exports_the_newest_step_or_a_given_one(
     assert f"mlm {mlm:.4f}, auc 0.7500" in card
 
 
-REFUSALS = [  # arguments ("RUN" is the run), exit code, words
-  ([], 2, "Name one run"),
-  (["a", "b", "--output=c"], 2, "Name one run"),
-  (["--workdir=a"], 2, "Pass the folder alone"),
-  (["a"], 2, "'a' is not the folder of a run"),
-  (["a", "--output=c", "--step=3"], 2, "and no --step"),
-  (["hf://a/b"], 2, "is a URL"),
-  (["a", "--output=s3:/a/b"], 2, "is a URL"),
-  (["RUN", "--step=11"], 4, "no checkpoint of step 11. Saved steps: 10, 20."),
-  (["RUN/rnu"], 2, "rnu' is not the folder of a run"),
-]
-
-
-@pytest.mark.parametrize(("words", "code", "message"), REFUSALS)
+@pytest.mark.parametrize(
+  ("words", "code", "message"),  # "RUN" is the run
+  [
+    ([], 2, "Name one run"),
+    (["a", "--output=c", "--step=3"], 2, "and no --step"),
+    (["a", "--output=s3:/a/b"], 2, "is a URL"),
+    (["RUN", "--step=11"], 4, "no checkpoint of step 11. Saved steps: 10, 20."),
+    (["RUN/rnu"], 2, "rnu' is not the folder of a run"),
+  ],
+)
 def test_the_command_refuses(workdir, words, code, message, capsys):
   folder, _ = workdir
   words = [word.replace("RUN", str(folder)) for word in words]
   assert run_export(*words) == code
   assert message in capsys.readouterr().err
   assert not (folder / "rnu").exists()
-
-
-def test_a_run_with_another_vocabulary_is_refused(workdir, capsys):
-  folder, _ = workdir
-  vocabulary = (folder / "vocab.txt").read_text()
-  (folder / "vocab.txt").write_text(vocabulary.replace("w5\n", "v5\n"))
-  assert run_export(folder) == 4
-  (folder / "vocab.txt").write_text(vocabulary)
-  assert TOKENIZER.fingerprint in capsys.readouterr().err

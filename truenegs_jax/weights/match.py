@@ -109,10 +109,9 @@ def match_weights(
       )
     if left_out:
       listed = list_names(left_out)
-      line = f"init: left out what this model lacks of {location}: {listed}."
-      if "bert.pooler" in left_out and isinstance(model, pretrain.BertMlm):
-        line += " To keep the pooler, set --config.model.pooler=True."
-      lines.append(line)
+      lines.append(
+        f"init: left out what this model lacks of {location}: {listed}."
+      )
   return MatchedWeights(
     model, tokenizer, networks, names, skip, task, tuple(lines)
   )
