@@ -61,7 +61,6 @@ IN_ORDER = list(batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT))
 @pytest.mark.parametrize(
   "epoch",
   [
-    epoch_batches(ENCODED),
     epoch_batches(ENCODED, 1),
     epoch_batches(ENCODED, window=1),
     epoch_batches(make_encoded(3)),  # less than one batch
@@ -106,8 +105,6 @@ def test_batches_have_the_smallest_bucket_that_fits():
     assert length == min(n for n in allowed if n >= longest)
     lengths.add(length)
   assert LIMIT in lengths and len(lengths) > 3
-  above_all = epoch_batches(make_encoded(40, longest=600), limit=700)
-  assert max(batch["tokens"].shape[1] for batch in above_all) == 700
   ungrouped = padding_share(epoch_batches(ENCODED, window=1))
   share = padding_share(epoch_batches(ENCODED))
   assert padding_share(IN_ORDER) < share < 0.6 * ungrouped
@@ -124,23 +121,14 @@ def test_a_batch_depends_only_on_seed_and_step():
       np.testing.assert_array_equal(values, pair[1][name])
 
 
-def test_orders_differ_between_seeds_and_epochs():
-  orders = [
-    epoch_batches(ENCODED),
-    epoch_batches(ENCODED, 1),
-    epoch_batches(ENCODED, 2),
-    epoch_batches(ENCODED, seed=SEED + 1),
-  ]
-  for one, other in itertools.combinations(map(row_sets, orders), 2):
-    assert not any(rows in other for rows in one)
-
-
-def test_other_rows_meet_in_the_next_epoch_of_few_batches():
+def test_other_rows_meet_with_another_seed_and_in_other_epochs():
   """Also where no two rows have one length, by which they are sorted."""
   tokens = [np.full(n, n, np.int32) for n in range(4, 4 + 8 * B)]
-  encoded = EncodedRows(tokens, tokens, {})
-  one, other = (row_sets(epoch_batches(encoded, epoch)) for epoch in (0, 1))
-  assert not any(rows in other for rows in one)
+  for encoded in (ENCODED, EncodedRows(tokens, tokens, {})):
+    orders = [epoch_batches(encoded, epoch) for epoch in (0, 1, 2)]
+    orders.append(epoch_batches(encoded, seed=SEED + 1))
+    for one, other in itertools.combinations(map(row_sets, orders), 2):
+      assert not any(rows in other for rows in one)
 
 
 def test_batches_are_not_ordered_by_length():
@@ -242,16 +230,6 @@ def test_pairs_are_truncated_and_an_empty_second_text_is_left_out():
   ]
   assert encoded.types[0].tolist() == [0] * 5 + [1] * 4
   assert encoded.num_cut == 2
-
-
-def test_both_orders_appends_the_swapped_pairs():
-  examples = [example("a", "b", "0"), example("c d", "e", "1")]
-  once = encode(examples, TASKS["mrpc"], TOKENIZER, length=9)
-  twice = encode(examples, TASKS["mrpc"], TOKENIZER, length=9, both_orders=True)
-  rows = [TOKENIZER.decode(row) for row in twice.tokens]
-  assert rows[:2] == [TOKENIZER.decode(row) for row in once.tokens]
-  assert rows[2:] == ["[CLS] b [SEP] a [SEP]", "[CLS] e [SEP] c d [SEP]"]
-  assert twice.targets["label"].tolist() == [0, 1, 0, 1]
 
 
 def test_scores_are_scaled():

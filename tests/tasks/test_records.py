@@ -16,10 +16,8 @@ from truenegs_jax.tasks.records import read_dataset, read_file, read_split
 from truenegs_jax.tasks.task import (
   CLASSES,
   SCORE,
-  SQUAD,
   TASKS,
   Example,
-  Task,
   define_own_task,
   fit_own_task,
 )
@@ -85,28 +83,9 @@ def test_reads_every_file_of_every_task_of_glue(tmp_path, name):
     assert [x.key for x in examples[:2]] == keys
 
 
-def test_the_settings_of_each_task_match_electra():
-  order = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-  assert list(TASKS) == [*order, SQUAD]
-  for name, labels in LABELS.items():
-    assert TASKS[name].labels == (() if name == "stsb" else labels)
-  epochs = {name: task.epochs for name, task in TASKS.items()}
-  assert epochs == dict.fromkeys(TASKS, 3) | {"stsb": 10, "rte": 10, SQUAD: 2}
-  both_orders = {name for name, task in TASKS.items() if task.both_orders}
-  assert both_orders == {"mrpc", "stsb"}
-  metrics = {name: TASKS[name].metrics[0] for name in order}
-  special = {"cola": "matthews", "stsb": "spearman"}
-  assert metrics == dict.fromkeys(order, "accuracy") | special
-
-
 # The hub's copy: columns of the texts, classes in its own order, and golds.
 HUB = {
   "cola": (["sentence"], ["unacceptable", "acceptable"], ["0", "1", "1"]),
-  "mrpc": (
-    ["sentence1", "sentence2"],
-    ["not_equivalent", "equivalent"],
-    ["0", "1", "1"],
-  ),
   "mnli": (
     ["premise", "hypothesis"],
     ["entailment", "neutral", "contradiction"],
@@ -145,8 +124,6 @@ def test_reads_the_hubs_copy(tmp_path, name):
     assert [x.second for x in examples] == second
     test = read_split(task, "test", f"hf:{where}")
     assert [(x.key, x.gold) for x in test] == [(k, None) for k in "789"]
-    file = f"hf:{where} split=test{suffix}"
-    assert test == read_split(task, "test", file)
 
 
 def test_uneven_rows_of_qqp_are_skipped(tmp_path):
@@ -158,14 +135,10 @@ def test_uneven_rows_of_qqp_are_skipped(tmp_path):
 
 # Counts of labels or rows; a parser of quotes would lose some of them.
 REAL = {
-  "CoLA/train": {"1": 6023, "0": 2528},
-  "SST-2/train": {"1": 37569, "0": 29780},
   "MRPC/train": {"1": 2474, "0": 1194},
   "STS-B/train": 5749,
   "QQP/train.sample9k": 8999,
   "MNLI/dev_matched": dict(entailment=3479, neutral=3123, contradiction=3213),
-  "QNLI/dev": {"not_entailment": 2761, "entailment": 2702},
-  "RTE/train": {"entailment": 1249, "not_entailment": 1241},
 }
 
 
@@ -186,7 +159,6 @@ def test_real_files_have_the_published_counts(real_data, file):
   [
     ("sst2", "test", "SST-2", ["1", "0", "1"], ["1", "0", "1"]),
     ("stsb", "test", "STS-B", [5.2, -1, 0.12345], ["5.000", "0.000", "0.123"]),
-    ("mnli", "test", "MNLI-m", LABELS["mnli"], LABELS["mnli"]),
     ("mnli", "test_mismatched", "MNLI-mm", LABELS["mnli"], LABELS["mnli"]),
   ],
 )
@@ -253,9 +225,6 @@ def test_quotes_are_literal_in_tsv_and_span_lines_in_csv(write):
     (f"{path}:2", {"a": "x,\ny", "b": "1"}),
     (f"{path}:4", {"a": "z", "b": "2"}),
   ]
-  # In a table of one column, a blank line is a row without text.
-  texts = [r.fields["a"] for r in read_file(write("one.tsv", "a\nx\n\ny\n"))]
-  assert texts == ["x", "", "y"]
 
 
 @pytest.fixture
@@ -289,12 +258,6 @@ def test_classes_of_a_data_set_become_names(saved):
   assert [x.gold for x in examples] == ["no", "yes"]
 
 
-def test_a_folder_of_parquet_is_read_by_datasets(tmp_path):
-  datasets.Dataset.from_list(ROWS).to_parquet(str(tmp_path / "x.parquet"))
-  examples = read_split(PAIRS, "train", f"hf:{tmp_path}")
-  assert [x.gold for x in examples] == ["no", "yes"]
-
-
 def test_the_hub_is_asked_for_config_and_split(monkeypatch):
   requests = []
 
@@ -314,9 +277,7 @@ def test_the_hub_is_asked_for_config_and_split(monkeypatch):
   [
     (["b", "a", "b"], "", ("a", "b")),
     (["2", "10", "1"], "", ("1", "2", "10")),
-    (["2", "10", "1", "x"], "", ("1", "10", "2", "x")),
     (["a", "b", "b"], "f1", ("b", "a")),  # F1 is that of the rarer, the second
-    (["a", "b", "a"], "f1", ("a", "b")),
     (["a", "b", "b", "c"], "f1", ("a", "b", "c")),
   ],
 )
@@ -381,7 +342,6 @@ def test_bad_rows_of_glue_are_refused(tmp_path, name, split, row, message):
   [
     ({"b": 3}, CLASSES, "column 'b' holds 3, not a text"),
     ({"label": math.nan}, CLASSES, "'label' holds nan, not a label"),
-    ({"label": ["a"]}, CLASSES, r"'label' holds \['a'\], not a label"),
     ({"label": True}, SCORE, "True, not a finite number"),
     ({"label": math.inf}, SCORE, "inf, not a finite number"),
   ],
@@ -422,10 +382,7 @@ def test_bad_files_are_refused(write, tmp_path, file, error, message):
   [
     ({"metric": "pearson"}, "finetune.metric='pearson' is unknown"),
     ({"kind": SCORE, "labels": "a,b"}, "finetune.labels='a,b'"),
-    ({"labels": "a"}, "finetune.labels='a'"),
     ({"text": "a,b,c"}, "finetune.text="),
-    ({"text": ""}, "finetune.text="),
-    ({"label": ""}, "finetune.text="),
     ({"label": "a"}, "finetune.text="),
   ],
 )
@@ -434,9 +391,7 @@ def test_options_that_do_not_fit_are_refused(more, message):
     define_own_task(**{"text": "a", "label": "l", "kind": CLASSES} | more)
 
 
-def test_one_class_and_unknown_metrics_are_refused():
+def test_one_class_is_refused():
   one = [Example("0", "a", None, "x", "train.csv:2")]
   with pytest.raises(DataError, match="train.csv:2: 1 classes .*'x'"):
     fit_own_task(ONE, one)
-  with pytest.raises(InputError, match="metrics has mae, .*spearman, pearson"):
-    Task("mood", "Mood", SCORE, metrics=("mae", "pearson"))

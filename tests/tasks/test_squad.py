@@ -140,7 +140,6 @@ def without_locations(questions) -> list[tuple]:
     ("x.json", "\n".join(map(json.dumps, as_rows(BIRDS)))),
     ("x.jsonl", json.dumps(as_rows(BIRDS))),
     ("x.json", json.dumps({"data": as_rows(BIRDS)})),
-    ("x.jsonl", json.dumps(as_rows(BIRDS)[0])),  # a single line
   ],
 )
 def test_reads_every_form_of_a_file(tmp_path, name, content):
@@ -188,7 +187,6 @@ FORM = "not in the form of SQuAD"
 @pytest.mark.parametrize(
   ("content", "message"),
   [
-    ("[1]", f"x.json: {FORM}"),
     ("1", "int, not a JSON object"),
     ("{}\n{}\n", f"json:1: {FORM}"),  # lines
     ('{"data": []}', "no questions"),
@@ -205,12 +203,10 @@ def test_damaged_files_are_refused(tmp_path, content, message):
 @pytest.mark.parametrize(
   ("level", "key", "value", "message"),
   [
-    ("paragraph", "context", None, f", question b: {FORM}"),
     ("paragraph", "context", 3, f", question b: {FORM}"),
     ("question", "id", "a", ", question a: .*already in .*paragraph 1"),
     ("question", "question", " \n", ", question b: .* is blank"),
     ("answer", "text", "heron", ", question b: .*'heron' does not occur"),
-    ("answer", "answer_start", "2", f", question b: {FORM}"),
     ("question", "answers", [], ", question b: .*SQuAD v2.0 is not"),
   ],
 )
@@ -321,11 +317,9 @@ def test_answer_spans_are_its_pieces_or_whole_words():
   [tokenized] = tokenize_contexts([context], BERT).values()
   for answer, pieces in {
     "1895": "18 ##95",
-    "1943": "1 ##9 ##4 ##3",
     "(1895": "( 18 ##95",
     "six": "s ##i ##x",
     "ixt": "s ##i ##x ##t ##h",
-    "swan , a": "swan , a",
     " swan ": "swan",
     " swa": "swan",
     "ixth ": "s ##i ##x ##t ##h",
