@@ -84,8 +84,9 @@ def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
   config.data.sources = "/home/me/wiki.txt"
   config.negatives.sources = "wordnet"
   held_out = {"mlm": 4.25, "detect": 0.6, "auc": 0.75}
+  results = {"steps": 20, "verdict": {"passed": False}}
   about = export_run.describe_run(
-    PretrainConfig.read(config), 20, held_out, "5 pairs path=/home/me/g.txt"
+    PretrainConfig.read(config), 20, held_out, results
   )
   output = tmp_path / "export"
   _export(tiny.make_model(), output, about=about, language="no")
@@ -98,17 +99,17 @@ def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
   }
   for words in (
     "# ElectraForMaskedLM\n",
-    "`wiki.txt`; the vocabulary was trained on it",
-    "* Synonyms: 5 pairs path=g.txt\n",
+    "* Text: `wiki.txt`, vocabulary",
+    "not shown to beat guessing",
     "20 of 8 rows of 32 tokens, seed 0, from `scratch`",
     "hard correction by wordnet (argmax) + soft regularization",
-    "mlm 4.2500, detect 0.6000, auc 0.7500",
+    "nats, loss of detection 0.6000, its AUC 0.7500",
     "copyright Princeton",
   ):
     assert words in card.text
   config = electra_demo.get_config("baseline,runlocal")
-  about = export_run.describe_run(PretrainConfig.read(config), 20, {}, "x")
-  for claim in "Synonyms", "orrected", "arxiv", "Held-out":
+  about = export_run.describe_run(PretrainConfig.read(config), 20, {}, {})
+  for claim in "orrected", "arxiv", "Held-out", "guessing":
     assert claim not in about
 
 
@@ -368,7 +369,7 @@ def test_the_command_exports_the_newest_step_or_a_given_one(
     table = tensors["electra.embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(table, word_VxE + added)
     card = (output / "generator" / "README.md").read_text()
-    assert f"mlm {mlm:.4f}, auc 0.7500" in card
+    assert f"masked tokens {mlm:.4f} nats" in card
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,6 @@ def _config(backbone):
   c = electra_demo.get_config("runlocal")
   c.model.backbone = backbone
   c.generator.multiplier = 1.0
-
   return c
 
 
