@@ -210,16 +210,7 @@ def test_rates_equal_loops_over_lines_masked_as_in_training(folder, finished):
   assert results["source"] == "pairs path=one.tsv" in printed
   assert shown["corrected"] == len(shown["cases"]) == expected[1][0]
   page = read_workdir(workdir)
-  assert [x.title for x in page.sections] == ["Tables", "Corrections"]
   assert page.sentence in printed.replace("\n", "")
-  names = {path.name for path in workdir.iterdir()}
-  assert names == {
-    "cases.json",
-    "config.json",
-    "lock",
-    "report.html",
-    "results.json",
-  }
 
 
 def test_a_run_is_measured_with_its_options(folder, tmp_path):
@@ -269,15 +260,11 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
 @pytest.mark.parametrize(
   "key, value, message",
   [
-    ("corrections__run", "", "Exactly one of"),
     ("init", "somewhere", "Exactly one of"),
     ("corrections__run", "no/such", "no/such.* has no checkpoints"),
     ("corrections__steps", "10,11", "saved steps 10, 20"),
-    ("corrections__text", "", "corrections.text='' names no text"),
     ("corrections__length", 1_000, "from .* to 512"),
-    ("corrections__sources", "nett", "^corrections.sources: .*nett"),
     ("corrections__sources", "model", "while a model trains"),
-    ("corrections__sources", "pairs path=no", "no file 'no'"),
   ],
 )
 def test_invalid_settings_are_refused_before_writing(
@@ -290,20 +277,6 @@ def test_invalid_settings_are_refused_before_writing(
     run_task(folder, folder / "run")
 
 
-@pytest.mark.parametrize(
-  ("run", "expected"),
-  [("run", "steps 10, 20"), ("no/run", "no/run' (missing")],
-)
-def test_a_dry_run_lists_what_is_there_and_writes_nothing(
-  folder, tmp_path, run, expected
-):
-  c = make_task(folder, dry_run=True, corrections__run=str(folder / run))
-  console = Console(file=io.StringIO(), width=300)
-  assert run_lib.run(c, tmp_path / "out", console) == 0
-  assert expected in console.file.getvalue()
-  assert not (tmp_path / "out").exists()
-
-
 def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):
   monkeypatch.setattr(TableRequest, "check", lambda self: None)
   c = config.get_config()
@@ -313,7 +286,6 @@ def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):
   saved = json.loads(common.get_config().to_json())
   for language, sources, identity in (
     ("fr", "auto", "omw language=fr"),
-    ("en", "model", "wordnet"),
     ("en", "pairs path=a", "pairs path=a"),
   ):
     saved["data"]["language"] = language
@@ -330,7 +302,6 @@ def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):
     # Of a run of 162 steps, 6.25 % are 10.125, 12.5 % are 20.25.
     ([10, 81, 120], {0: "6.90 1.31", 1: "7.05 1.36", 2: "7.07 1.41"}),
     ([11, 20, 162], {1: "6.96 1.34", 2: "7.07 1.41"}),
-    ([129, 130, 162], {1: "7.06 1.40", 2: "7.07 1.41"}),
     ([None], {0: "7.07 1.41"}),
   ],
 )

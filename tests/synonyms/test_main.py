@@ -72,7 +72,6 @@ def test_words_have_their_list_in_a_vocabulary():
     "hs: no word of the vocabulary",
     "##s: no word of the vocabulary",
   ]
-  assert run_main("house", sources="wordnet senses=1") == "house (1): firm\n"
 
 
 def test_a_run_has_its_table(folder):
@@ -86,14 +85,6 @@ def test_a_run_has_its_table(folder):
   assert run_main("house", **options) == "house (1): firm\n"
 
 
-@pytest.mark.parametrize(
-  "flag_texts, message",
-  [
-    (["--vocab=", "house"], "Set --vocab=FILE, or only name"),
-    (["--output=t"], "--output='t': suffix=''"),
-    (["--sources=model top=3"], "model top=3': the source"),
-  ],
-)
-def test_invalid_flags_are_refused(flag_texts, message):
-  with pytest.raises(InputError, match=message):
-    run_main(*flag_texts)
+def test_invalid_flags_are_refused():
+  with pytest.raises(InputError, match="Set --vocab=FILE, or only name"):
+    run_main("--vocab=", "house")

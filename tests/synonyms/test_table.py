@@ -137,12 +137,7 @@ def test_auto_chooses_bits_up_to_the_limit_then_the_smaller_layout():
   assert table.choose_layout(edge + 1, 1, "auto") == "ids"
   assert table.choose_layout(edge + 1, 2048, "auto") == "ids"
   assert table.choose_layout(edge + 1, 2049, "auto") == "bits"
-  assert table.choose_layout(10**6, 1, "bits") == "bits"
-  with pytest.raises(InputError, match="'dense'.*auto, bits.* ids"):
-    table.choose_layout(10, 1, "dense")
-  assert (
-    build().arrays().keys() == build().arrays("bits").keys() == {"bits_VxW"}
-  )
+  assert build().arrays().keys() == {"bits_VxW"}
   assert build().arrays("ids").keys() == {"ids_VxS"}
 
 
@@ -154,12 +149,6 @@ def test_fingerprint_does_not_depend_on_source_and_options():
   assert other.vocabulary == build().vocabulary
   with pytest.raises(ValueError):
     other.keys_Q[0] = 1
-
-
-def test_invalid_vocabularies_are_refused():
-  for tokens in ([], ["home", "house", "home"]):
-    with pytest.raises(InputError, match=f"of {len(tokens)} tokens is empty"):
-      build(tokens=tokens)
 
 
 def test_synonyms_are_looked_up_by_words_of_every_tokenizer():
@@ -194,7 +183,6 @@ def test_loaded_table_equals_the_saved_one(tmp_path, pairs):
   [
     ({"format": 99, "version": "7.1"}, "format 99 of truenegs_jax 7.1, but"),
     ({"tokens": [*TOKENS[:-1], "other"]}, "does not match its fingerprint"),
-    ({"tokens": 7}, "int"),
     ({"keys": [1, 2]}, "does not match its fingerprint"),
     ({}, "SafetensorError"),
   ],
@@ -210,14 +198,6 @@ def test_damaged_files_and_other_formats_are_refused(tmp_path, changes, reason):
   path.write_bytes(content if changes else content[:-20])
   with pytest.raises(DataError, match=f"'{path}' cannot be read.*{reason}"):
     SynonymTable.load(path, TOKENS)
-
-
-def test_pairs_outside_the_vocabulary_are_refused(tmp_path):
-  path = tmp_path / NAME
-  keys_Q = np.array([len(TOKENS) ** 2])
-  table._make_table(keys_Q, TOKENS, "test", {}).save(path)
-  with pytest.raises(DataError, match="does not match its fingerprint"):
-    SynonymTable.load(path)
 
 
 def test_large_files_and_devices_are_refused_before_they_are_read(tmp_path):
