@@ -18,7 +18,6 @@ from truenegs_jax.finetune import loop, results, start
 from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.finetune.task_data import parse_options
 from truenegs_jax.models import pretrain
-from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import (
   CheckpointError,
   DataError,
@@ -125,15 +124,6 @@ def test_finished_seeds_are_kept_and_others_start_again(
   assert kept.stat().st_mtime_ns == before and seeds == {1}
   assert load_without_times(tmp_path, 1) == saved
   assert load_without_times(tmp_path, 0) != saved
-
-
-def test_finished_runs_are_shown_again(fine_tuned_run):
-  workdir = fine_tuned_run.workdir
-  code, text = run(learned_config(fine_tuned_run, seeds=1), workdir)
-  assert code == 0 and "Dev sets, %" in text
-  assert read_results(workdir)["tables"][0]["rows"][0]["runs"] == "1"  # seeds
-  titles = [x.title for x in read_workdir(workdir).sections]
-  assert titles == ["Scores", "Tables"]
 
 
 def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):
@@ -309,10 +299,8 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
 @pytest.mark.parametrize(
   "changes, error, message",
   [
-    ({"label": "klass"}, DataError, "klass"),
     ({"labels": "good,fine"}, DataError, r"train.csv:\d+.*bad"),
     ({"dev": "x.csv"}, DataError, r"x.csv: .*\.gz.*nyu-mll/.*save_to"),
-    ({"tasks": "mrpc,own"}, InputError, "finetune.tasks"),
     ({"optim__accumulation": 3}, InputError, "batch_size"),
     ({"model__variant": "init"}, InputError, "init"),
   ],

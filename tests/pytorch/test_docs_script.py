@@ -1,4 +1,4 @@
-"""Scripts of the documentation run on a tiny BERT and a tiny export."""
+"""The script of the documentation for PyTorch runs on a tiny BERT."""
 
 import os
 import re
@@ -63,23 +63,3 @@ def test_the_script_of_the_docs_continues_a_bert(folder):
   assert done.stdout.count("the [MASK] house . -> ") == 2
   assert re.search(r"SynonymTable\(\d+ tokens, [1-9]", done.stdout)
   assert (folder / "corrected" / "model.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_the_script_of_the_docs_trains_embeddings(finished_run, tmp_path):
-  pytest.importorskip("sentence_transformers")
-  write_files(PAGE.with_name("sentence_embeddings.md"), tmp_path)
-  texts = [f"the {a} sees the {b}" for a in "abcdefgh" for b in "ijklmnop"]
-  lines = [f"{text}\t{text} again" for text in texts]
-  (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
-  folder = finished_run.workdir / "export" / "discriminator"
-  done = subprocess.run(
-    [sys.executable, "train_embeddings.py", folder, "pairs.tsv", "embeddings"],
-    cwd=tmp_path,
-    env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
-  assert "'train_loss'" in done.stdout
-  assert (tmp_path / "embeddings" / "model.safetensors").exists()

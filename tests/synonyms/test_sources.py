@@ -353,12 +353,6 @@ def test_variants_of_the_format_yield_the_same_pairs(write, content):
       "bonn paris rome",
       {"bonn": "rome paris", "paris": "rome bonn", "rome": "bonn paris"},
     ),
-    # unless that form is in the vocabulary, too.
-    (
-      "Paris 9 1\nROME 9 2\n",
-      "Paris paris rome",
-      {"Paris": "rome", "rome": "Paris"},
-    ),
     # The same word in another case is not a neighbour.
     (
       "cat 1 1\nCat 1 1.1\nCAT 1 1.2\ndog 1 2\n",

@@ -142,18 +142,6 @@ def test_batches_are_not_ordered_by_length():
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.3
 
 
-def test_the_incomplete_batch_is_drawn_regardless_of_length():
-  encoded = make_encoded(9 * B + 4)  # the last window is incomplete
-  means = [
-    encoded.lengths_N[sorted(rows)].mean()
-    for epoch in range(50)
-    for rows in row_sets(epoch_batches(encoded, epoch))
-    if len(rows) < B
-  ]
-  error = np.std(means) / np.sqrt(len(means))
-  assert abs(np.mean(means) - encoded.lengths_N.mean()) < 4 * error
-
-
 @pytest.mark.parametrize(
   ("num_rows", "epochs", "steps"),
   [

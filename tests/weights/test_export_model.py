@@ -34,7 +34,7 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
 )
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import export_model, find, hf_config, hf_names, match
+from truenegs_jax.weights import export_model, find, hf_names, match
 from truenegs_jax.workdir.saved_model import build_model
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -313,30 +313,6 @@ def test_a_converted_model_is_byte_identical(tmp_path, no_torch, capsys, case):
     assert run_export(folder / "generator", f"--output={tmp_path}/g") == 2
     assert "holds only generator" in capsys.readouterr().err
   assert _read_files(tmp_path) == before
-
-
-def test_a_bare_bert_keeps_its_outputs_and_reports_random_heads(
-  tmp_path, capsys, monkeypatch
-):
-  torch = pytest.importorskip("torch")
-  monkeypatch.setattr(export_model, "compare_logits", lambda *args: "")
-  import transformers
-
-  config = hf_config.make_fields(tiny.make_bert(), "bert", pad=0)
-  bare = transformers.BertModel(transformers.BertConfig(**config)).eval()
-  bare.save_pretrained(tmp_path / "in")
-  vocab = "\n".join(SPECIALS + WORDS)
-  (tmp_path / "in" / "vocab.txt").write_text(f"{vocab}\n")
-  assert run_export(tmp_path / "in", f"--output={tmp_path / 'out'}") == 0
-  folder = tmp_path / "out" / "bert"
-  words = "DRAWN AT RANDOM: `?bert_head, pooled/next_sentence"
-  for text in capsys.readouterr().out, (folder / "README.md").read_text():
-    assert re.search(words, text)
-  converted = transformers.AutoModel.from_pretrained(folder).eval()
-  inputs = torch.arange(tiny.V).reshape(2, -1)
-  with torch.no_grad():
-    for name in "last_hidden_state", "pooler_output":
-      assert torch.equal(converted(inputs)[name], bare(inputs)[name])
 
 
 @pytest.fixture(scope="module")

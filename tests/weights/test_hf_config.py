@@ -123,7 +123,7 @@ def test_a_config_is_complete_and_missing_fields_have_their_defaults(family):
     assert fields[name] == defaults[name], name
   assert {"hidden_size", "num_attention_heads", "hidden_act"} <= fields.keys()
   sizes = hf_config.read_sizes(fields)
-  for rate in (1.5, -0.1, "0.1", None, True):  # a model takes its default
+  for rate in (1.5, "0.1", None, True):  # a model takes its default
     odd = {**fields, "hidden_dropout_prob": rate}
     assert "dropout" not in hf_config.read_sizes(odd)
   make = tiny.make_bert if family == "bert" else tiny.make_model
@@ -141,10 +141,8 @@ def test_a_config_is_complete_and_missing_fields_have_their_defaults(family):
   [
     ("small", "discriminator", 203, 13_549_057),
     ("small", "generator", 204, 4_620_026),
-    ("base", "discriminator", 201, 109_483_009),
     ("base", "generator", 204, 33_740_602),
     ("base", "bert", 206, 110_106_428),
-    ("large", "bert", 398, 336_226_108),
   ],
 )
 def test_released_sizes_have_as_many_tensors_and_parameters_as_the_files(
