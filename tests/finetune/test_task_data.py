@@ -167,18 +167,3 @@ def test_files_that_do_not_suit_the_tasks_are_refused(module, changes, message):
   c.finetune.update({"text": "text"} | changes)
   with pytest.raises(InputError, match=message):
     task_data.check_files(parse_options(c.to_dict()))
-
-
-@pytest.mark.parametrize(
-  ("name", "changes", "splits"),
-  [
-    ("mnli", {}, ["train", "dev", "dev_mismatched"]),
-    ("rte", {"predict_test": True}, ["train", "dev", "test"]),
-    ("squad", {"predict_test": True}, ["train", "dev"]),
-  ],
-)
-def test_test_sets_are_read_if_they_are_used(name, changes, splits):
-  c = finetune_glue.get_config()
-  c.finetune.update({"tasks": name} | changes)
-  options = parse_options(c.to_dict())
-  assert options.list_splits(TASKS[name]) == splits

@@ -42,17 +42,6 @@ def run_main(*argv, vocab="vocab.txt", sources="pairs path=a.tsv"):
   return console.file.getvalue()
 
 
-def test_coverage_of_a_text_is_shown(folder):
-  (folder / "text.txt").write_text("In houses hs\nstay home, home.\n\nstay\n")
-  output = run_main("--text=text.txt", "House")
-  assert "50.0% of its tokens have synonyms" in output  # in, h, ##s not counted
-  assert "frequent ones without: home, h" in output and "warning" not in output
-  assert output.endswith("\nhouse (2): home, firm\n")
-  (folder / "text.txt").write_text("home home home stay\n")
-  output = run_main("--text=text.txt")
-  assert "warning     --sources='pairs path=a.tsv'" in output
-
-
 def test_words_are_looked_up_in_wordnet_without_a_vocabulary():
   words = ("house", "in", "houses", "huose")
   assert run_main(*words, vocab="", sources="").splitlines() == [

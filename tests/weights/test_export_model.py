@@ -14,6 +14,7 @@ import pytest
 from support import tiny
 from support.weight_files import (
   TOKENIZER,
+  assert_same_tree,
   edit_tensors,
   load_params,
   random_params,
@@ -73,6 +74,7 @@ def test_an_export_is_complete_and_the_same_after_loading(
     for name, digest in digests.items():
       assert hashlib.sha256(files[f"{role}/{name}"]).hexdigest() == digest
   loaded, _ = load_params(first, model)
+  assert_same_tree(loaded, params)
   assert np.signbit(loaded["embeddings"]["word"][7]).all()
   _export(model, first, loaded)  # replaces an older one
   assert _read_files(first) == files
@@ -351,7 +353,6 @@ def test_the_command_exports_the_newest_step_or_a_given_one(
 @pytest.mark.parametrize(
   ("words", "code", "message"),  # "RUN" is the run
   [
-    ([], 2, "Name one run"),
     (["a", "--output=c", "--step=3"], 2, "and no --step"),
     (["a", "--output=s3:/a/b"], 2, "is a URL"),
     (["RUN", "--step=11"], 4, "no checkpoint of step 11. Saved steps: 10, 20."),

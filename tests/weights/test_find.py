@@ -60,21 +60,16 @@ def _download(name=NAME):
   ids=["safetensors", "flax", "a pickle alone"],
 )
 def test_downloads_only_needed_files(hub, monkeypatch, files, unused):
-  hub.models[NAME] = {"main": {**unused, **UNWANTED, **files}}
+  other = {**SAFE, "model.safetensors": b"other"}
+  complete = {**unused, **UNWANTED, **files}
+  hub.models[NAME] = {"main": complete, "refs/pr/3": other}
+  assert _download(f"{NAME}@refs/pr/3") == other
   assert _download() == files
   unwanted = {*UNWANTED, *unused} - set(files)
   assert not [r for r in hub.requests if r.endswith(tuple(unwanted))]
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
   hub.requests.clear()
   assert _download() == files and not hub.requests
-
-
-@pytest.mark.parametrize("revision", ["v2", "refs/pr/3"])
-def test_downloads_the_revision_after_the_at_sign(hub, revision):
-  other = {**SAFE, "model.safetensors": b"other"}
-  hub.models[NAME] = {"main": SAFE, revision: other}
-  assert _download(f"{NAME}@{revision}") == other
-  assert _download() == SAFE
 
 
 def _fail(error):
