@@ -1,6 +1,5 @@
 """Tests the task "corrections" on the workdir of a tiny run."""
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -13,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
-from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
 from support.small_predictions import random_predictions, random_table
+from support.weight_files import write_export, write_run
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs import common, electra_demo
@@ -29,8 +28,6 @@ from truenegs_jax.pretrain import cases, plan
 from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.weights import export_model
-from truenegs_jax.workdir import checkpoints
 from truenegs_jax.workdir.saved_model import build_model
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]
@@ -68,8 +65,9 @@ def folder(tmp_path_factory):
     PARAMS[step] = jax.tree.map(
       lambda x: np.float32(rng.normal(0, 0.5, x.shape)), shapes
     )
-  save_run(folder / "run", make_config(), (10, 20))
-  save_run(folder / "strict", make_config(**STRICT), (20,))
+  write_run(folder / "run", make_config(), PARAMS, tokenizer=TOKENIZER)
+  last = {20: PARAMS[20]}
+  write_run(folder / "strict", make_config(**STRICT), last, tokenizer=TOKENIZER)
   with lzma.open(folder / "text.raw.xz", "wt") as file:
     file.write(make_text())
   pairs = np.random.default_rng(1).choice(WORDS, (700, 2))
@@ -83,20 +81,6 @@ def make_config(**negatives):
   c.seed = 5  # masks are drawn by the seed of the measurement
   c.negatives.update({"strict_subword": False, **negatives})
   return c
-
-
-def save_run(workdir, c, steps):
-  """Writes the checkpoints and vocabulary of a run."""
-  description = {
-    "config": json.loads(c.to_json()),
-    "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
-  }
-  writer = checkpoints.Checkpoints(workdir / "checkpoints", keep=9)
-  with contextlib.closing(writer):
-    for step in steps:
-      writer.save(step, {"params": PARAMS[step]}, description)
-    writer.wait()
-  write_vocabulary(TOKENIZER.vocab, workdir / "vocab.txt")
 
 
 def make_task(folder, **changes):
@@ -235,16 +219,14 @@ def test_a_run_is_measured_with_its_options(folder, tmp_path):
 def test_exported_weights_have_the_rates_of_their_checkpoint(
   folder, finished, tmp_path
 ):
-  model = tiny.make_model()
-  for role in model.roles:
-    export = tmp_path / "weights" / role
-    export.mkdir(parents=True)
-    export_model.write_model(export, PARAMS[20], model, role, TOKENIZER)
+  weights = write_export(
+    tmp_path, tiny.make_model(), PARAMS[20], tokenizer=TOKENIZER
+  )
   results, _, _ = run_task(
     folder,
     tmp_path / "out",
     corrections__run="",
-    init=str(tmp_path / "weights"),
+    init=str(weights),
     model__variant="tiny",
     negatives__strict_subword=False,
     generator__multiplier=0.5,

@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 from support.texts import COMPRESSORS
-from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.text import find_existing
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.records import read_dataset, read_file, read_split
@@ -227,25 +227,22 @@ def test_quotes_are_literal_in_tsv_and_span_lines_in_csv(write):
   ]
 
 
-@pytest.fixture
-def saved(tmp_path):
-  """Saves a data set with named classes and two splits."""
+def test_classes_of_a_data_set_become_names(tmp_path):
   features = datasets.Features(
     text=datasets.Value("string"),
     label=datasets.ClassLabel(names=["yes", "no"]),
   )
-  splits = {
-    name: datasets.Dataset.from_dict({"text": texts, "label": ids}, features)
-    for name, texts, ids in (
-      ("train", ["p", "q"], [1, 0]),
-      ("validation", ["r"], [-1]),
-    )
-  }
-  datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "saved"))
-  return f"hf:{tmp_path}/saved"
-
-
-def test_classes_of_a_data_set_become_names(saved):
+  splits = datasets.DatasetDict(
+    {
+      name: datasets.Dataset.from_dict({"text": texts, "label": ids}, features)
+      for name, texts, ids in (
+        ("train", ["p", "q"], [1, 0]),
+        ("validation", ["r"], [-1]),
+      )
+    }
+  )
+  splits.save_to_disk(str(tmp_path))
+  saved = f"hf:{tmp_path}"
   assert list(read_dataset(saved, split="train")) == [
     (f"{saved} [train]: record 1", {"text": "p", "label": "no"}),
     (f"{saved} [train]: record 2", {"text": "q", "label": "yes"}),
@@ -253,23 +250,8 @@ def test_classes_of_a_data_set_become_names(saved):
   (record,) = read_dataset(saved, split="dev")
   assert record.fields["label"] is None
   assert records.read_class_names(saved, "dev", "label") == ("yes", "no")
-  assert not records.read_class_names(saved, "dev", "text")
   examples = read_split(ONE, "dev", f"{saved} split=train")
   assert [x.gold for x in examples] == ["no", "yes"]
-
-
-def test_the_hub_is_asked_for_config_and_split(monkeypatch):
-  requests = []
-
-  def refuse(*args, **_):
-    requests.append(args)
-    raise ConnectionError("no route")
-
-  monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
-  where = "hf:owner/set config=mini split=test"
-  with pytest.raises(UnavailableError, match="no route.*hf:FOLDER"):
-    read_split(PAIRS, "dev", where)
-  assert requests == [("owner/set", "mini")]
 
 
 @pytest.mark.parametrize(

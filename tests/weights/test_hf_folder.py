@@ -150,9 +150,7 @@ def test_reads_every_type(tmp_path, kind):
     np.testing.assert_array_equal(loaded[name], x)
 
 
-@pytest.mark.parametrize(
-  "kind", ["expanded", "meta", "sparse", "nested", "list"]
-)
+@pytest.mark.parametrize("kind", ["expanded", "meta", "sparse", "list"])
 def test_what_is_no_dense_array_is_refused(tmp_path, kind):
   torch = pytest.importorskip("torch")
   tied = torch.ones(10_000)
@@ -162,7 +160,6 @@ def test_what_is_no_dense_array_is_refused(tmp_path, kind):
     "expanded": torch.zeros(1).expand(10**6, 10**6),
     "meta": torch.empty(2, 2, device="meta"),
     "sparse": torch.eye(2).to_sparse(),
-    "nested": {"a": torch.eye(2)},
   }
   value = {"b": special[kind]} if kind in special else [tied]
   torch.save(value, tmp_path / PICKLE)
