@@ -116,19 +116,6 @@ def test_every_option_equals_that_of_jax(seed):
   assert check_equal(seed, plain, **options) == is_slot_BxL.sum()
 
 
-def test_positions_that_are_no_slots_have_no_gradient():
-  logits_BxLxV, labels_BxL, _ = make_inputs(2)
-  is_slot_BxL = labels_BxL != IGNORED
-  logits_BxLxV[~is_slot_BxL] *= 1e30
-  logits = torch.tensor(logits_BxLxV, requires_grad=True)
-  total, _ = tn.mlm_loss(
-    logits, torch.tensor(labels_BxL), tn.Synonyms(make_table(2))
-  )
-  total.backward()
-  assert total.isfinite() and logits.grad.isfinite().all()
-  assert (logits.grad.any(dim=-1).numpy() <= is_slot_BxL).all()
-
-
 @pytest.mark.parametrize(
   ("inputs", "message"),
   [

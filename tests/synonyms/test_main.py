@@ -11,7 +11,6 @@ from tests.support.tokenizer_files import write_vocabulary
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.tokenizer import SPECIALS
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import __main__ as synonyms_main
 
 WORDS = ("in", "house", "houses", "home", "firm", "stay", "remain")
@@ -52,17 +51,6 @@ def test_words_are_looked_up_in_wordnet_without_a_vocabulary():
   ]
 
 
-def test_words_have_their_list_in_a_vocabulary():
-  words = ("House", "in", "home", "hs", "##s")
-  assert run_main(*words).splitlines() == [
-    "house (2): home, firm",
-    "in (0): none",  # a stop word
-    "home (0): none",
-    "hs: no word of the vocabulary",
-    "##s: no word of the vocabulary",
-  ]
-
-
 def test_a_run_has_its_table(folder):
   assert "saved as 'run/syn" in run_main("--output=run/synonyms.safetensors")
   write_vocabulary(TOKENS, folder / "run" / "vocab.txt")
@@ -72,8 +60,3 @@ def test_a_run_has_its_table(folder):
   (folder / "b.tsv").write_text("house\tfirm\n")
   options["sources"] = "pairs path=b.tsv"
   assert run_main("house", **options) == "house (1): firm\n"
-
-
-def test_invalid_flags_are_refused():
-  with pytest.raises(InputError, match="Set --vocab=FILE, or only name"):
-    run_main("--vocab=", "house")

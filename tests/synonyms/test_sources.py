@@ -94,7 +94,6 @@ def test_pairs_are_ordered_unique_and_of_different_words(name, example):
     ("wordnet", {"senses": 0}, "senses=0' is out of range.*1 or more"),
     ("vectors", {"threshold": float("nan")}, "threshold=nan"),
     ("vectors", {"path": "a\0b"}, "no file 'a.x00b'"),
-    ("omw", {"path": "/"}, "no file '/'"),
   ],
 )
 def test_invalid_options_are_refused_at_the_call(

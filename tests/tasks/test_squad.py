@@ -138,7 +138,6 @@ def without_locations(questions) -> list[tuple]:
     ("dev.json.xz", json.dumps(as_json(BIRDS))),
     ("x.json", "\n".join(map(json.dumps, as_rows(BIRDS)))),
     ("x.jsonl", json.dumps(as_rows(BIRDS))),
-    ("x.json", json.dumps({"data": as_rows(BIRDS)})),
   ],
 )
 def test_reads_every_form_of_a_file(tmp_path, name, content):
@@ -175,7 +174,6 @@ FORM = "not in the form of SQuAD"
   ("content", "message"),
   [
     ("1", "int, not a JSON object"),
-    ("{}\n{}\n", f"json:1: {FORM}"),  # lines
     ('{"data": []}', "no questions"),
     ('{"data": [{"paragraphs": 3}]}', f"article 1: {FORM}"),
     (json.dumps([{**as_rows(BIRDS)[0], "answers": {"text": []}}]), FORM),

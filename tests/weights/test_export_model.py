@@ -38,8 +38,6 @@ from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import export_model, find, hf_names, match
 from truenegs_jax.workdir.saved_model import build_model
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = [f"w{i}" for i in range(tiny.V - len(SPECIALS))]
 FILES = export_model.MODEL_FILES - {"tokenizer.json"}
 POOLED = functools.partial(tiny.make_bert, pooler=True)
 
@@ -292,7 +290,7 @@ CONVERTED = {
 def test_a_converted_model_is_byte_identical(tmp_path, no_torch, capsys, case):
   make, options = CONVERTED[case]
   options = {"lowercase": True, **options}
-  tokenizer = make_tokenizer(SPECIALS + WORDS, **options)
+  tokenizer = make_tokenizer(TOKENIZER.vocab, **options)
   folder = write_export(tmp_path / "in", make(), tokenizer=tokenizer)
   for init, output in (folder, "out"), (folder / "discriminator", "alone"):
     if not init.exists():

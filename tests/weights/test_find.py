@@ -128,7 +128,6 @@ def test_is_model_name():
     ("/home/me/my texts/*.txt weight=2, ~/b.txt", "*.txt weight=2, b.txt"),
     ("omw | vectors path=/x y/g.txt top=10", "omw | vectors path=g.txt top=10"),
     ("hf:/data/mine, ('texts/a.txt', '/b/c')", "mine, ('texts/a.txt', 'c')"),
-    ("hf:a/b split=train dev=../x/dev.csv", "hf:a/b split=train dev=dev.csv"),
     ("google/electra@main, /w/generator", "google/electra@main, generator"),
   ],
 )

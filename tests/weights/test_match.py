@@ -112,7 +112,6 @@ def test_another_backbone_is_refused(bert):
   ("name", "role", "path"),
   [
     ("cls.predictions.decoder.weight", "bert", ("embeddings", "word")),
-    ("cls.predictions.decoder.bias", "bert", ("bert_head", "bias")),
     ("generator_lm_head.weight", "generator", ("embeddings", "word")),
   ],
 )

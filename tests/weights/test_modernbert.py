@@ -74,7 +74,6 @@ CONFIGS = {  # changed fields, and layers between global ones
   ),
   "v4, two": ({**VERSION_4, "global_attn_every_n_layers": 2}, 2),
   "one global layer": ({"layer_types": [FULL, LOCAL, LOCAL, LOCAL]}, 4),
-  "all": ({"layer_types": [FULL] * 4}, 1),
 }
 
 
