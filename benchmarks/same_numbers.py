@@ -216,7 +216,7 @@ def digest_files(run: pathlib.Path) -> Iterator[tuple[str, str]]:
             yield f"{name}:{i}:{key}", repr(value)
     elif path.name == "result.json":  # of a fine-tuning
       result = json.loads(path.read_text())
-      for key in ("scores", "losses", "answers"):
+      for key in ("scores", "answers"):
         yield f"{name}:{key}", digest(json.dumps(result[key]).encode())
     elif SHARD.fullmatch(name):
       pass  # however the rows are divided

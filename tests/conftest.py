@@ -111,12 +111,6 @@ def shared_pretraining(tmp_path_factory):
   )
 
 
-@pytest.fixture
-def finished_run(shared_pretraining, tmp_path):
-  """Returns that pre-training with a workdir that the test may change."""
-  return shared_pretraining.copy_to(tmp_path / "finished_run")
-
-
 @pytest.fixture(scope="session")
 def shared_finetuning(tmp_path_factory):
   """Returns a fine-tuning of two seeds that learned its task; read only."""

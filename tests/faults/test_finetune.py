@@ -3,9 +3,7 @@
 import io
 import json
 import os
-import random
 import signal
-import time
 
 import pytest
 from rich.console import Console
@@ -106,44 +104,16 @@ def test_stopped_run_ends_bit_equal(values, complete, tmp_path, monkeypatch):
   assert read_outcome(stopped) == read_outcome(complete)
 
 
-@pytest.fixture
-def command(values, tmp_path):
-  """Returns the flags and the environment, with a device for each process."""
+@pytest.mark.slow
+def test_two_processes_stop_and_end_as_one(complete, values, tmp_path):
+  flags = [f"--config.{name}={value}" for name, value in values.items()]
   env = runs.make_environment(tmp_path / "cache")
   env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
-  return [f"--config.{name}={value}" for name, value in values.items()], env
-
-
-def start_on_two_devices(flags, env, workdir):
-  env = env | {"JAX_NUM_CPU_DEVICES": "2"}
-  return runs.start(workdir, flags, env, config="finetune_own")
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("number", range(4))
-def test_killed_run_ends_bit_equal(command, complete, tmp_path, number):
-  flags, env = command
-  rng = random.Random(number)
-  workdir = tmp_path / "killed"
-  for step in sorted(rng.sample(range(1, STEPS), 1 + number % 2)):
-    process = start_on_two_devices(flags, env, workdir)
-    runs.wait_for_step(process, workdir / SEED, step)
-    time.sleep(rng.random() / 10)
-    process.kill()
-    process.communicate()
-  [ended] = runs.wait_for_all([start_on_two_devices(flags, env, workdir)])
-  assert ended[0] == 0, ended
-  assert read_outcome(workdir) == read_outcome(complete)
-
-
-@pytest.mark.slow
-def test_two_processes_stop_and_end_as_one(command, complete, values, tmp_path):
-  flags, env = command
   workdir = tmp_path / "several"
   processes = runs.start_processes(
     workdir, flags, env, 2, config="finetune_own"
   )
-  runs.wait_for_step(processes[0], workdir / SEED, 8)
+  runs.wait_for_step(processes[1], workdir / "own/seed-0", 8)
   processes[1].send_signal(signal.SIGTERM)
   ended = runs.wait_for_all(processes)
   assert [code for code, _ in ended] == [75, 75], ended

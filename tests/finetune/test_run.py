@@ -1,6 +1,5 @@
 """Tests whole fine-tunings: tasks and seeds in a workdir, from the config."""
 
-import dataclasses
 import functools
 import io
 import json
@@ -19,7 +18,6 @@ from truenegs_jax.finetune import loop, results, start
 from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.finetune.task_data import parse_options
 from truenegs_jax.models import pretrain
-from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import (
   CheckpointError,
   DataError,
@@ -128,21 +126,10 @@ def test_finished_seeds_are_kept_and_others_start_again(
   assert load_without_times(tmp_path, 0) != saved
 
 
-def test_finished_runs_are_shown_again(fine_tuned_run):
-  workdir = fine_tuned_run.workdir
-  code, text = run(learned_config(fine_tuned_run, seeds=1), workdir)
-  assert code == 0 and "Dev sets, %" in text
-  assert read_results(workdir)["tables"][0]["rows"][0]["runs"] == "1"  # seeds
-  titles = [x.title for x in read_workdir(workdir).sections]
-  assert titles == ["Scores", "Tables"]
-
-
 def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):
   learned, workdir = fine_tuned_run, fine_tuned_run.workdir
-  for changes in ({"epochs": 1.0}, {"optim__lr": 1e-4}, {"head_dropout": 0.0}):
-    message = next(iter(changes)).replace("__", ".")
-    with pytest.raises(CheckpointError, match=message):
-      run(learned_config(learned, **changes), workdir)
+  with pytest.raises(CheckpointError, match="optim.lr"):
+    run(learned_config(learned, optim__lr=1e-4), workdir)
   text = (learned.root / "train.csv").read_text()
   (tmp_path / "train.csv").write_text(text.replace("good", "bad", 1))
   with pytest.raises(CheckpointError, match="data.train"):
@@ -212,7 +199,7 @@ def test_two_models_are_compared_on_the_same_examples(
   assert "paired bootstrap" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"task": "own"}'])
+@pytest.mark.parametrize("content", ["{", '{"task": "own"}'])
 def test_rejects_damaged_results(fine_tuned_run, content):
   path = fine_tuned_run.workdir / "own" / "seed-0" / "result.json"
   path.write_text(content)
@@ -224,13 +211,6 @@ def open_tiny(c, vocab):
   """Opens a tiny network drawn at random."""
   c.model.variant, c.data.vocab = "tiny", str(vocab)
   return start.resolve(parse_options(c.to_dict()), print)
-
-
-def test_the_head_is_that_of_hugging_face(vocab):
-  initial = open_tiny(finetune_glue.get_config("rte"), vocab)
-  for role, head in (("discriminator", "dense"), ("bert", "pooler")):
-    start_of_role = dataclasses.replace(initial, role=role)
-    assert start_of_role.make_model(TASKS["rte"]).head == head
 
 
 def test_learning_rates_follow_schedule_and_layer_decay(vocab, monkeypatch):
@@ -263,41 +243,17 @@ def test_learning_rates_follow_schedule_and_layer_decay(vocab, monkeypatch):
   np.testing.assert_allclose(np.array(below) / head, expected, rtol=1e-5)
 
 
-# Three classes of a pair, and a score; the tests above have two classes.
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["mnli", "stsb"])
-def test_trains_and_scores_every_kind_of_glue(task, vocab, real_data, tmp_path):
-  c = finetune_glue.get_config(task)
-  c.update_from_flattened_dict(runs.ONE_LAYER)
-  folder = real_data / "glue"
-  changes = {"data": str(folder), "rows": 96, "epochs": 1.0, "seeds": 1}
-  if task == "mnli":
-    changes["train"] = str(folder / "MNLI/train.sample10k.tsv.xz")
-  change_config(c, changes | {"data__vocab": str(vocab), "export": "none"})
-  c.length = 16  # one length to compile for
-  code, _ = run(c, tmp_path)
-  losses = runs.read_records(results.run_folder(tmp_path, task, 0))
-  assert code == 0 and np.isfinite([x["total"] for x in losses]).all()
-  [_, published] = read_results(tmp_path)["tables"]
-  [_, row, *_] = published["rows"]
-  assert row["model"] == "ELECTRA small" and "paper" in row["source"]
-
-
 def test_writes_submissions_for_glue(vocab, tmp_path):
   folder = tmp_path / "glue" / "RTE"
   folder.mkdir(parents=True)
-
-  def make_row(i, *label):
-    return "\t".join([str(i), WORDS[i % 9], WORDS[i % 7], *label])
-
-  header = "index\tsentence1\tsentence2"
   labels = "entailment", "not_entailment"
-  for split in ("train", "dev"):
-    lines = [make_row(i, labels[i % 2]) for i in range(40)]
-    text = "\n".join([f"{header}\tlabel", *lines]) + "\n"
-    (folder / f"{split}.tsv").write_text(text)
-  lines = [make_row(i) for i in range(30)]
-  (folder / "test.tsv").write_text("\n".join([header, *lines]) + "\n")
+  table = [("index", "sentence1", "sentence2", "label")]
+  table += [
+    (str(i), WORDS[i % 9], WORDS[i % 7], labels[i % 2]) for i in range(40)
+  ]
+  for split, num_columns in ("train", 4), ("dev", 4), ("test", 3):
+    lines = ["\t".join(row[:num_columns]) for row in table]
+    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
   c = finetune_glue.get_config("rte")
   c.update_from_flattened_dict(runs.ONE_LAYER)
   c.data.vocab = str(vocab)
@@ -306,8 +262,8 @@ def test_writes_submissions_for_glue(vocab, tmp_path):
   run(c, tmp_path / "work")
   text = (tmp_path / "work" / "submission" / "RTE.tsv").read_text()
   header, *lines = text.splitlines()
-  assert header == "index\tprediction" and len(lines) == 30
-  assert [line.split("\t")[0] for line in lines] == list(map(str, range(30)))
+  assert header == "index\tprediction"
+  assert [line.split("\t")[0] for line in lines] == list(map(str, range(40)))
   assert {line.split("\t")[1] for line in lines} <= set(labels)
 
 
@@ -339,14 +295,8 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
 @pytest.mark.parametrize(
   "changes, error, message",
   [
-    ({"text": "sentence"}, DataError, "train.csv:.*sentence"),
-    ({"label": "klass"}, DataError, "klass"),
     ({"labels": "good,fine"}, DataError, r"train.csv:\d+.*bad"),
-    ({"kind": "score"}, DataError, r"train.csv:\d+"),
-    ({"metric": "bleu"}, InputError, "bleu"),
     ({"dev": "x.csv"}, DataError, r"x.csv: .*\.gz.*nyu-mll/.*save_to"),
-    ({"dev": ""}, InputError, "finetune.dev names no file"),
-    ({"tasks": "mrpc,own"}, InputError, "finetune.tasks"),
     ({"optim__accumulation": 3}, InputError, "batch_size"),
     ({"model__variant": "init"}, InputError, "init"),
   ],
@@ -364,31 +314,12 @@ def test_rejects_bad_input_and_names_it(
       run(c, tmp_path)
 
 
-def test_a_dry_run_describes_a_network_and_the_missing_runs(shared_finetuning):
-  workdir, root = shared_finetuning.workdir, shared_finetuning.root
-  c = learned_config(shared_finetuning, seeds=3)
-  c.dry_run = True
-  before = sorted(workdir.rglob("*"))
-  code, printed = run(c, workdir)
-  assert code == 0 and sorted(workdir.rglob("*")) == before
-  assert "drawn at random" in printed and "1 layers of 32 units" in printed
-  assert f"6 epochs; train: {root}/train.csv; dev: {root}/dev.js" in printed
-  assert "0 to 2; 1 of 3 runs are to train" in printed
-
-
-@pytest.mark.parametrize(
-  ("key", "value", "message"),
-  [
-    ("width", 64, "the sizes {'width': 64}"),
-    ("variant", "tiny", "model.variant='tiny' and the sizes {}"),
-  ],
-)
-def test_sizes_of_weights_are_not_changed(tmp_path, key, value, message):
+def test_sizes_of_weights_are_not_changed(tmp_path):
   c = finetune_own.get_config()
   model = pretrain.make_bert(vocab_size=tiny.V, variant="tiny")
   c.init = str(weight_files.write_export(tmp_path, model))
-  c.model[key] = value
-  with pytest.raises(InputError, match=message):
+  c.model.width = 64
+  with pytest.raises(InputError, match="the sizes {'width': 64}"):
     start.resolve(parse_options(c.to_dict()), print)
 
 

@@ -92,19 +92,22 @@ def edit_config(folder: pathlib.Path, changed: dict[str, Any]) -> None:
 
 
 def write_run(
-  folder: pathlib.Path, config: Any, params_by_step: Mapping[int, Any]
+  folder: pathlib.Path,
+  config: Any,
+  params_by_step: Mapping[int, Any],
+  tokenizer: Any = TOKENIZER,
 ) -> pathlib.Path:
   """Writes a workdir with a checkpoint for each step; returns `folder`."""
   described = {
     "config": json.loads(config.to_json()),
-    "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
+    "fingerprints": {"vocabulary": tokenizer.fingerprint},
   }
   writer = checkpoints.Checkpoints(folder / "checkpoints")
   with contextlib.closing(writer):
     for step, params in params_by_step.items():
       writer.save(step, {"params": params}, described)
     writer.wait()
-  write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
+  write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
   return folder
 
 

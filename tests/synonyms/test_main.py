@@ -11,7 +11,6 @@ from tests.support.tokenizer_files import write_vocabulary
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.tokenizer import SPECIALS
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import __main__ as synonyms_main
 
 WORDS = ("in", "house", "houses", "home", "firm", "stay", "remain")
@@ -42,17 +41,6 @@ def run_main(*argv, vocab="vocab.txt", sources="pairs path=a.tsv"):
   return console.file.getvalue()
 
 
-def test_coverage_of_a_text_is_shown(folder):
-  (folder / "text.txt").write_text("In houses hs\nstay home, home.\n\nstay\n")
-  output = run_main("--text=text.txt", "House")
-  assert "50.0% of its tokens have synonyms" in output  # in, h, ##s not counted
-  assert "frequent ones without: home, h" in output and "warning" not in output
-  assert output.endswith("\nhouse (2): home, firm\n")
-  (folder / "text.txt").write_text("home home home stay\n")
-  output = run_main("--text=text.txt")
-  assert "warning     --sources='pairs path=a.tsv'" in output
-
-
 def test_words_are_looked_up_in_wordnet_without_a_vocabulary():
   words = ("house", "in", "houses", "huose")
   assert run_main(*words, vocab="", sources="").splitlines() == [
@@ -61,18 +49,6 @@ def test_words_are_looked_up_in_wordnet_without_a_vocabulary():
     "houses (5): business firm, firm, home, house, lodge",
     "huose (0): none",
   ]
-
-
-def test_words_have_their_list_in_a_vocabulary():
-  words = ("House", "in", "home", "hs", "##s")
-  assert run_main(*words).splitlines() == [
-    "house (2): home, firm",
-    "in (0): none",  # a stop word
-    "home (0): none",
-    "hs: no word of the vocabulary",
-    "##s: no word of the vocabulary",
-  ]
-  assert run_main("house", sources="wordnet senses=1") == "house (1): firm\n"
 
 
 def test_a_run_has_its_table(folder):
@@ -84,16 +60,3 @@ def test_a_run_has_its_table(folder):
   (folder / "b.tsv").write_text("house\tfirm\n")
   options["sources"] = "pairs path=b.tsv"
   assert run_main("house", **options) == "house (1): firm\n"
-
-
-@pytest.mark.parametrize(
-  "flag_texts, message",
-  [
-    (["--vocab=", "house"], "Set --vocab=FILE, or only name"),
-    (["--output=t"], "--output='t': suffix=''"),
-    (["--sources=model top=3"], "model top=3': the source"),
-  ],
-)
-def test_invalid_flags_are_refused(flag_texts, message):
-  with pytest.raises(InputError, match=message):
-    run_main(*flag_texts)

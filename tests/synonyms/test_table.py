@@ -1,7 +1,6 @@
 """Tests tables against a dense matrix, and the paper's numbers for WordNet."""
 
 import dataclasses
-import functools
 import json
 import lzma
 import os
@@ -137,12 +136,7 @@ def test_auto_chooses_bits_up_to_the_limit_then_the_smaller_layout():
   assert table.choose_layout(edge + 1, 1, "auto") == "ids"
   assert table.choose_layout(edge + 1, 2048, "auto") == "ids"
   assert table.choose_layout(edge + 1, 2049, "auto") == "bits"
-  assert table.choose_layout(10**6, 1, "bits") == "bits"
-  with pytest.raises(InputError, match="'dense'.*auto, bits.* ids"):
-    table.choose_layout(10, 1, "dense")
-  assert (
-    build().arrays().keys() == build().arrays("bits").keys() == {"bits_VxW"}
-  )
+  assert build().arrays().keys() == {"bits_VxW"}
   assert build().arrays("ids").keys() == {"ids_VxS"}
 
 
@@ -151,15 +145,6 @@ def test_fingerprint_does_not_depend_on_source_and_options():
     PAIRS, TOKENS, source="x", stop_words={"in", "y"}
   )
   assert other.fingerprint == build().fingerprint == "1e29047a003d4a3d"
-  assert other.vocabulary == build().vocabulary
-  with pytest.raises(ValueError):
-    other.keys_Q[0] = 1
-
-
-def test_invalid_vocabularies_are_refused():
-  for tokens in ([], ["home", "house", "home"]):
-    with pytest.raises(InputError, match=f"of {len(tokens)} tokens is empty"):
-      build(tokens=tokens)
 
 
 def test_synonyms_are_looked_up_by_words_of_every_tokenizer():
@@ -194,7 +179,6 @@ def test_loaded_table_equals_the_saved_one(tmp_path, pairs):
   [
     ({"format": 99, "version": "7.1"}, "format 99 of truenegs_jax 7.1, but"),
     ({"tokens": [*TOKENS[:-1], "other"]}, "does not match its fingerprint"),
-    ({"tokens": 7}, "int"),
     ({"keys": [1, 2]}, "does not match its fingerprint"),
     ({}, "SafetensorError"),
   ],
@@ -241,8 +225,6 @@ def test_a_table_beside_another_vocabulary_is_refused(tmp_path):
 
 
 def test_words_that_are_not_stop_words_may_have_synonyms():
-  assert len(STOP_WORDS) == 179
-  assert {"i", "in", "wouldn't", "the"} <= STOP_WORDS
   tokens = ["house", "in", "In", "[", "[]", "#", "[MASK]", "##s", ""]
   may_V = may_have_synonyms(tokens, {"in"})
   assert may_V.tolist() == [1, 0, 0, 1, 1, 1, 0, 0, 0]
@@ -265,14 +247,6 @@ def bert(real_data):
   return lzma.decompress(path.read_bytes()).decode().split("\n")[:-1]
 
 
-@pytest.fixture(scope="module")
-def build_real(bert, reader):
-  """Returns a function that builds BERT's table from the same pairs."""
-  normalize = make_tokenizer(bert, lowercase=True).normalize
-  pairs = list(wordnet.find_pairs(Vocabulary(bert, normalize), reader))
-  return functools.partial(build, pairs, tokens=bert)
-
-
 @pytest.mark.parametrize("word, names", [("primary", PRIMARY), ("stay", STAY)])
 def test_lemma_names_equal_figure_3(reader, word, names):
   assert wordnet.find_lemma_names(word, reader) == tuple(names.split())
@@ -284,28 +258,20 @@ def test_coverage_equals_footnote_5(reader, bert):
     for token in bert
     if any(wordnet.find_stems(token.lower(), pos, reader) for pos in "nvar")
   }
-  some = set(bert[::20])
-  names = {w for w in some if wordnet.find_lemma_names(w, reader)}
-  assert covered & some == names
-  assert len(covered) == 19_080
   assert round(100 * len(covered) / len(bert), 2) == 62.51
-  assert {"lester", "tess", "cass", "weiss", "iss"} <= covered
-  assert len(covered - STOP_WORDS) == 18_992
-  assert round(100 * 18_992 / len(bert), 2) == 62.22
-  assert sum(word in STOP_WORDS for word in bert) == 150
+  assert round(100 * len(covered - STOP_WORDS) / len(bert), 2) == 62.22
 
 
-def test_the_table_of_berts_vocabulary(build_real, bert, tmp_path):
-  built = build_real()
-  assert (built.num_rows, built.num_pairs) == (13_406, 60_081)
-  assert (built.width, built.build_bits().shape) == (55, (30_522, 954))
+def test_the_table_of_berts_vocabulary(bert, reader):
+  normalize = make_tokenizer(bert, lowercase=True).normalize
+  pairs = list(wordnet.find_pairs(Vocabulary(bert, normalize), reader))
+  built = build(pairs, bert)
+  assert (built.num_rows, built.num_pairs, built.width) == (13_406, 60_081, 55)
   # Table 1 of the paper.
   assert "main" in built.synonyms("primary")
   assert "remain" in built.synonyms("stay")
   assert "you" not in built.synonyms("good")
   assert "house" in built.synonyms("houses")
   assert "houses" not in built.synonyms("house")
-  built.save(tmp_path / NAME)
-  assert (tmp_path / NAME).stat().st_size < 900_000
-  kept = build_real(stop_words=())
+  kept = build(pairs, bert, stop_words=())
   assert (kept.num_rows, kept.num_pairs) == (13_475, 60_552)

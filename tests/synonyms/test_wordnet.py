@@ -39,9 +39,7 @@ def find_pairs(reader, tokens=TOKENS, **options):
   "word, pos, names",
   [
     ("House", "nvar", "business_firm firm home house lodge"),
-    ("house", "n", "business_firm firm home house"),
     ("house", "v", "house lodge"),
-    ("house", "ar", ""),
     ("zebra", "nvar", ""),
     ("took", "nvar", "assume take"),
     ("stayss", "nvar", "remain stay"),  # two endings removed
@@ -79,25 +77,15 @@ def test_only_the_first_senses_of_both_words_count(reader):
 # Places.
 
 
-def test_a_reader_is_pickled_as_its_folder(reader):
-  copy = pickle.loads(pickle.dumps(reader))
+def test_debians_package_without_lexnames_is_read(mini, reader):
+  (mini / "lexnames").unlink()
+  other = wordnet.open_wordnet(str(mini.parent))
+  assert find_pairs(other) == find_pairs(reader)
+  copy = pickle.loads(pickle.dumps(other))  # as its folder
   assert wordnet.find_lemma_names("stay", copy) == ("remain", "stay")
 
 
-def test_debians_package_is_read_with_the_same_groups(mini):
-  def read():
-    reader = wordnet.open_wordnet(str(mini.parent))
-    synsets = [s for pos in "nvar" for s in reader.all_synsets(pos)]
-    return [s.lexname() for s in synsets], find_pairs(reader)
-
-  complete = read()
-  (mini / "lexnames").unlink()
-  assert read() == complete
-
-
-@pytest.mark.parametrize(
-  "name, keep", [("index.verb", 45), ("data.verb", 90), ("data.noun", 40)]
-)
+@pytest.mark.parametrize("name, keep", [("index.verb", 45), ("data.noun", 40)])
 def test_damaged_files_are_reported(mini, name, keep):
   content = (mini / name).read_bytes()
   (mini / name).write_bytes(content[:keep])
@@ -177,16 +165,11 @@ def test_a_damaged_wordnet_of_the_user_is_left_alone(
   monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "own")])
   with pytest.raises(DataError, match=f"Repair or remove '{own}'.*zip'"):
     wordnet.open_wordnet()
-  wordnet.fetch()
-  assert is_readable() and not (own / "data.noun").read_text()
-
-
-def test_a_damaged_wordnet_in_the_cache_is_downloaded_again(served, cached):
   write_wordnet(cached / "wordnet")
   (cached / "wordnet" / "data.noun").unlink()
   (cached / "wordnet.zip").write_text("")
-  wordnet.fetch()
-  assert is_readable()
+  wordnet.fetch()  # again, as the copy of the cache is damaged, too
+  assert is_readable() and not (own / "data.noun").read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"PK"])

@@ -9,17 +9,15 @@ import datasets
 import pytest
 
 from support.texts import COMPRESSORS
-from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.text import find_existing
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.records import read_dataset, read_file, read_split
 from truenegs_jax.tasks.task import (
   CLASSES,
   SCORE,
-  SQUAD,
   TASKS,
   Example,
-  Task,
   define_own_task,
   fit_own_task,
 )
@@ -85,28 +83,9 @@ def test_reads_every_file_of_every_task_of_glue(tmp_path, name):
     assert [x.key for x in examples[:2]] == keys
 
 
-def test_the_settings_of_each_task_match_electra():
-  order = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-  assert list(TASKS) == [*order, SQUAD]
-  for name, labels in LABELS.items():
-    assert TASKS[name].labels == (() if name == "stsb" else labels)
-  epochs = {name: task.epochs for name, task in TASKS.items()}
-  assert epochs == dict.fromkeys(TASKS, 3) | {"stsb": 10, "rte": 10, SQUAD: 2}
-  both_orders = {name for name, task in TASKS.items() if task.both_orders}
-  assert both_orders == {"mrpc", "stsb"}
-  metrics = {name: TASKS[name].metrics[0] for name in order}
-  special = {"cola": "matthews", "stsb": "spearman"}
-  assert metrics == dict.fromkeys(order, "accuracy") | special
-
-
 # The hub's copy: columns of the texts, classes in its own order, and golds.
 HUB = {
   "cola": (["sentence"], ["unacceptable", "acceptable"], ["0", "1", "1"]),
-  "mrpc": (
-    ["sentence1", "sentence2"],
-    ["not_equivalent", "equivalent"],
-    ["0", "1", "1"],
-  ),
   "mnli": (
     ["premise", "hypothesis"],
     ["entailment", "neutral", "contradiction"],
@@ -145,8 +124,6 @@ def test_reads_the_hubs_copy(tmp_path, name):
     assert [x.second for x in examples] == second
     test = read_split(task, "test", f"hf:{where}")
     assert [(x.key, x.gold) for x in test] == [(k, None) for k in "789"]
-    file = f"hf:{where} split=test{suffix}"
-    assert test == read_split(task, "test", file)
 
 
 def test_uneven_rows_of_qqp_are_skipped(tmp_path):
@@ -156,29 +133,19 @@ def test_uneven_rows_of_qqp_are_skipped(tmp_path):
   assert (len(examples), examples[-1].second) == (3, "")
 
 
-# Counts of labels or rows; a parser of quotes would lose some of them.
+# Counts of labels; a parser of quotes would lose some rows.
 REAL = {
-  "CoLA/train": {"1": 6023, "0": 2528},
-  "SST-2/train": {"1": 37569, "0": 29780},
   "MRPC/train": {"1": 2474, "0": 1194},
-  "STS-B/train": 5749,
-  "QQP/train.sample9k": 8999,
   "MNLI/dev_matched": dict(entailment=3479, neutral=3123, contradiction=3213),
-  "QNLI/dev": {"not_entailment": 2761, "entailment": 2702},
-  "RTE/train": {"entailment": 1249, "not_entailment": 1241},
 }
 
 
 @pytest.mark.parametrize("file", REAL)
 def test_real_files_have_the_published_counts(real_data, file):
-  counts = REAL[file]
   name = file.partition("/")[0].lower().replace("-", "")
   path = find_existing(real_data / f"glue/{file}.tsv", or_compressed=True)
   examples = read_split(TASKS[name], "train", str(path))
-  if isinstance(counts, dict):
-    assert collections.Counter(x.gold for x in examples) == counts
-    counts = sum(counts.values())
-  assert len(examples) == counts
+  assert collections.Counter(x.gold for x in examples) == REAL[file]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +153,6 @@ def test_real_files_have_the_published_counts(real_data, file):
   [
     ("sst2", "test", "SST-2", ["1", "0", "1"], ["1", "0", "1"]),
     ("stsb", "test", "STS-B", [5.2, -1, 0.12345], ["5.000", "0.000", "0.123"]),
-    ("mnli", "test", "MNLI-m", LABELS["mnli"], LABELS["mnli"]),
     ("mnli", "test_mismatched", "MNLI-mm", LABELS["mnli"], LABELS["mnli"]),
   ],
 )
@@ -253,30 +219,24 @@ def test_quotes_are_literal_in_tsv_and_span_lines_in_csv(write):
     (f"{path}:2", {"a": "x,\ny", "b": "1"}),
     (f"{path}:4", {"a": "z", "b": "2"}),
   ]
-  # In a table of one column, a blank line is a row without text.
-  texts = [r.fields["a"] for r in read_file(write("one.tsv", "a\nx\n\ny\n"))]
-  assert texts == ["x", "", "y"]
 
 
-@pytest.fixture
-def saved(tmp_path):
-  """Saves a data set with named classes and two splits."""
+def test_classes_of_a_data_set_become_names(tmp_path):
   features = datasets.Features(
     text=datasets.Value("string"),
     label=datasets.ClassLabel(names=["yes", "no"]),
   )
-  splits = {
-    name: datasets.Dataset.from_dict({"text": texts, "label": ids}, features)
-    for name, texts, ids in (
-      ("train", ["p", "q"], [1, 0]),
-      ("validation", ["r"], [-1]),
-    )
-  }
-  datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "saved"))
-  return f"hf:{tmp_path}/saved"
-
-
-def test_classes_of_a_data_set_become_names(saved):
+  splits = datasets.DatasetDict(
+    {
+      name: datasets.Dataset.from_dict({"text": texts, "label": ids}, features)
+      for name, texts, ids in (
+        ("train", ["p", "q"], [1, 0]),
+        ("validation", ["r"], [-1]),
+      )
+    }
+  )
+  splits.save_to_disk(str(tmp_path))
+  saved = f"hf:{tmp_path}"
   assert list(read_dataset(saved, split="train")) == [
     (f"{saved} [train]: record 1", {"text": "p", "label": "no"}),
     (f"{saved} [train]: record 2", {"text": "q", "label": "yes"}),
@@ -284,29 +244,8 @@ def test_classes_of_a_data_set_become_names(saved):
   (record,) = read_dataset(saved, split="dev")
   assert record.fields["label"] is None
   assert records.read_class_names(saved, "dev", "label") == ("yes", "no")
-  assert not records.read_class_names(saved, "dev", "text")
   examples = read_split(ONE, "dev", f"{saved} split=train")
   assert [x.gold for x in examples] == ["no", "yes"]
-
-
-def test_a_folder_of_parquet_is_read_by_datasets(tmp_path):
-  datasets.Dataset.from_list(ROWS).to_parquet(str(tmp_path / "x.parquet"))
-  examples = read_split(PAIRS, "train", f"hf:{tmp_path}")
-  assert [x.gold for x in examples] == ["no", "yes"]
-
-
-def test_the_hub_is_asked_for_config_and_split(monkeypatch):
-  requests = []
-
-  def refuse(*args, **_):
-    requests.append(args)
-    raise ConnectionError("no route")
-
-  monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
-  where = "hf:owner/set config=mini split=test"
-  with pytest.raises(UnavailableError, match="no route.*hf:FOLDER"):
-    read_split(PAIRS, "dev", where)
-  assert requests == [("owner/set", "mini")]
 
 
 @pytest.mark.parametrize(
@@ -314,9 +253,7 @@ def test_the_hub_is_asked_for_config_and_split(monkeypatch):
   [
     (["b", "a", "b"], "", ("a", "b")),
     (["2", "10", "1"], "", ("1", "2", "10")),
-    (["2", "10", "1", "x"], "", ("1", "10", "2", "x")),
     (["a", "b", "b"], "f1", ("b", "a")),  # F1 is that of the rarer, the second
-    (["a", "b", "a"], "f1", ("a", "b")),
     (["a", "b", "b", "c"], "f1", ("a", "b", "c")),
   ],
 )
@@ -342,20 +279,14 @@ def test_scores_are_scaled_by_the_training_file(write):
   assert fit_own_task(task, equal).scale == (0.0, 1.0)
 
 
-def test_only_test_files_may_have_no_labels(write):
-  path = write("x.jsonl", '{"text": "a"}\n')
-  assert read_split(ONE, "test", path)[0].gold is None
-  labeled = write("y.tsv", "text\tlabel\na\tno\nb\t\n")
-  test = read_split(ONE, "test", labeled)
-  assert [x.gold for x in test] == ["no", None]
-  with pytest.raises(DataError, match="x.jsonl:1: no column 'label'. Col"):
-    read_split(ONE, "dev", path)
-
-
-def test_equal_numbers_are_one_class(write):
+def test_equal_numbers_are_one_class_and_only_tests_lack_labels(write):
   rows = [{"text": "a", "label": x} for x in (1, 1.0, 0.0, 0, 0.5)]
   examples = read_split(ONE, "train", write("x.jsonl", rows))
   assert [x.gold for x in examples] == ["1", "1", "0", "0", "0.5"]
+  path = write("x.jsonl", '{"text": "a"}\n')
+  assert read_split(ONE, "test", path)[0].gold is None
+  with pytest.raises(DataError, match="x.jsonl:1: no column 'label'. Col"):
+    read_split(ONE, "dev", path)
 
 
 # --- refusals
@@ -366,7 +297,6 @@ def test_equal_numbers_are_one_class(write):
   [
     ("rte", "dev", "7\ta\t \tentailment", "v.tsv:4: .*' ', not a text"),
     ("rte", "dev", "7\ta\tb\tmaybe", "dev.tsv:4: .*'maybe', not a known"),
-    ("stsb", "dev", "7" + 6 * "\t-" + "\ta\tb\tx", ":5: .*'x', not a finite"),
     ("qqp", "test", "5\t6", "QQP/test.tsv:4: 2 fields, but 3 columns"),
   ],
 )
@@ -381,7 +311,6 @@ def test_bad_rows_of_glue_are_refused(tmp_path, name, split, row, message):
   [
     ({"b": 3}, CLASSES, "column 'b' holds 3, not a text"),
     ({"label": math.nan}, CLASSES, "'label' holds nan, not a label"),
-    ({"label": ["a"]}, CLASSES, r"'label' holds \['a'\], not a label"),
     ({"label": True}, SCORE, "True, not a finite number"),
     ({"label": math.inf}, SCORE, "inf, not a finite number"),
   ],
@@ -401,7 +330,6 @@ def test_bad_values_are_refused(write, row, kind, message):
     ("x.csv", DataError, "x.csv:3: unbalanced quotes"),
     ("x.jsonl", DataError, "x.jsonl:2: not JSON"),
     ("x.md", DataError, "x.md: unknown format. .* .tsv, .csv or .jsonl"),
-    ("y.csv", DataError, "y.csv: there is no such file"),
     ("hf:x spilt=train", InputError, "hf:.*no option spilt=.*mean split="),
     ("hf:data/own/x.tsv", DataError, "neither a folder nor a name"),
   ],
@@ -422,10 +350,7 @@ def test_bad_files_are_refused(write, tmp_path, file, error, message):
   [
     ({"metric": "pearson"}, "finetune.metric='pearson' is unknown"),
     ({"kind": SCORE, "labels": "a,b"}, "finetune.labels='a,b'"),
-    ({"labels": "a"}, "finetune.labels='a'"),
     ({"text": "a,b,c"}, "finetune.text="),
-    ({"text": ""}, "finetune.text="),
-    ({"label": ""}, "finetune.text="),
     ({"label": "a"}, "finetune.text="),
   ],
 )
@@ -434,9 +359,7 @@ def test_options_that_do_not_fit_are_refused(more, message):
     define_own_task(**{"text": "a", "label": "l", "kind": CLASSES} | more)
 
 
-def test_one_class_and_unknown_metrics_are_refused():
+def test_one_class_is_refused():
   one = [Example("0", "a", None, "x", "train.csv:2")]
   with pytest.raises(DataError, match="train.csv:2: 1 classes .*'x'"):
     fit_own_task(ONE, one)
-  with pytest.raises(InputError, match="metrics has mae, .*spearman, pearson"):
-    Task("mood", "Mood", SCORE, metrics=("mae", "pearson"))

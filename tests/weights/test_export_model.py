@@ -35,11 +35,9 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
 )
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights import export_model, find, hf_config, hf_names, match
+from truenegs_jax.weights import export_model, find, hf_names, match
 from truenegs_jax.workdir.saved_model import build_model
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = [f"w{i}" for i in range(tiny.V - len(SPECIALS))]
 FILES = export_model.MODEL_FILES - {"tokenizer.json"}
 POOLED = functools.partial(tiny.make_bert, pooler=True)
 
@@ -74,18 +72,11 @@ def test_an_export_is_complete_and_the_same_after_loading(
     for name, digest in digests.items():
       assert hashlib.sha256(files[f"{role}/{name}"]).hexdigest() == digest
   loaded, _ = load_params(first, model)
+  assert_same_tree(loaded, params)
   assert np.signbit(loaded["embeddings"]["word"][7]).all()
   _export(model, first, loaded)  # replaces an older one
   assert _read_files(first) == files
   assert [path.name for path in tmp_path.iterdir()] == ["first"]
-
-
-def test_an_export_has_the_temperature_in_its_weights(tmp_path, no_torch):
-  model = tiny.make_model(temperature=3.0)
-  params = random_params(model)
-  _export(model, tmp_path / "export", params)
-  loaded, _ = load_params(tmp_path / "export", tiny.make_model())
-  assert_same_tree(loaded, pretrain.fold_temperature(params, model))
 
 
 def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
@@ -93,61 +84,45 @@ def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
   config.data.sources = "/home/me/wiki.txt"
   config.negatives.sources = "wordnet"
   held_out = {"mlm": 4.25, "detect": 0.6, "auc": 0.75}
+  results = {"steps": 20, "verdict": {"passed": False}}
   about = export_run.describe_run(
-    PretrainConfig.read(config), 20, held_out, "5 pairs path=/home/me/g.txt"
+    PretrainConfig.read(config), 20, held_out, results
   )
   output = tmp_path / "export"
   _export(tiny.make_model(), output, about=about, language="no")
-  for role in ("discriminator", "generator"):
-    card = huggingface_hub.ModelCard.load(output / role / "README.md")
-    assert card.data.to_dict() == {
-      "language": "no",  # without quotes, YAML reads False
-      "library_name": "transformers",
-      "license": "unknown",
-      "tags": ["electra", "truenegs_jax"],
-    }
-    for words in (
-      f"# {hf_names.NETWORKS[role].architecture}\n",
-      "https://arxiv.org/abs/2212.00460",
-      "`wiki.txt`; the vocabulary was trained on it",
-      "* Synonyms: 5 pairs path=g.txt\n",
-      "20 of 8 rows of 32 tokens, seed 0, from `scratch`",
-      "hard correction by wordnet (argmax) + soft regularization",
-      "mlm 4.2500, detect 0.6000, auc 0.7500",
-      "copyright Princeton",
-    ):
-      assert words in card.text
-    assert len(card.content.splitlines()) <= 45
+  card = huggingface_hub.ModelCard.load(output / "generator" / "README.md")
+  assert card.data.to_dict() == {
+    "language": "no",  # without quotes, YAML reads False
+    "library_name": "transformers",
+    "license": "unknown",
+    "tags": ["electra", "truenegs_jax"],
+  }
+  for words in (
+    "# ElectraForMaskedLM\n",
+    "* Text: `wiki.txt`, vocabulary",
+    "not shown to beat guessing",
+    "20 of 8 rows of 32 tokens, seed 0, from `scratch`",
+    "hard correction by wordnet (argmax) + soft regularization",
+    "nats, loss of detection 0.6000, its AUC 0.7500",
+    "copyright Princeton",
+  ):
+    assert words in card.text
   config = electra_demo.get_config("baseline,runlocal")
-  about = export_run.describe_run(PretrainConfig.read(config), 20, {}, "x")
-  for claim in "Synonyms", "orrected", "arxiv", "Held-out":
+  about = export_run.describe_run(PretrainConfig.read(config), 20, {}, {})
+  for claim in "orrected", "arxiv", "Held-out", "guessing":
     assert claim not in about
 
 
-@pytest.mark.parametrize(
-  ("module", "name", "raised", "expected"),
-  [
-    (export_model, "compare_logits", TrueNegsError("differ"), TrueNegsError),
-    (
-      export_model.safetensors.numpy,
-      "save_file",
-      OSError(errno.ENOSPC, "No space left on device"),
-      DiskError,
-    ),
-  ],
-)
-def test_a_failed_export_keeps_the_older_one(
-  tmp_path, no_torch, monkeypatch, module, name, raised, expected
-):
+def test_a_failed_export_keeps_the_older_one(tmp_path, no_torch, monkeypatch):
   output = tmp_path / "export"
   _export(tiny.make_model(), output)
   before = _read_files(output)
 
   def fail(*args, **kwargs):
-    raise raised
+    raise OSError(errno.ENOSPC, "No space left on device")
 
-  monkeypatch.setattr(module, name, fail)
-  with pytest.raises(expected):
+  monkeypatch.setattr(export_model.safetensors.numpy, "save_file", fail)
+  with pytest.raises(DiskError):
     _export(tiny.make_model(), output)
   assert _read_files(output) == before
   assert [path.name for path in tmp_path.iterdir()] == ["export"]
@@ -172,16 +147,12 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path, no_torch):
     with pytest.raises(InputError, match=f"does not replace: {name}"):
       _export(model, folder, roles=roles)
   assert _read_files(tmp_path) == before
-  # The output itself may be a link.
-  (tmp_path / "link").symlink_to(output)
-  _export(model, tmp_path / "link")
-  assert (tmp_path / "link").is_symlink()
 
 
 def test_exported_models_work_in_transformers_without_network(
   tmp_path, monkeypatch
 ):
-  torch = pytest.importorskip("torch")
+  pytest.importorskip("torch")
   monkeypatch.setenv("HF_HUB_OFFLINE", "1")
   import transformers
 
@@ -198,7 +169,7 @@ def test_exported_models_work_in_transformers_without_network(
   names = {}
   exec(re.search("```python\n(.*?)```", card, re.DOTALL)[1], names)
   assert type(names["model"]).__name__ == "ElectraForPreTraining"
-  assert names["outputs"].logits.shape[0] == 1 and torch
+  assert names["outputs"].logits.shape[0] == 1
 
 
 def _fine_tuned(role, head, task, **fields):
@@ -291,21 +262,6 @@ def test_wrong_or_non_finite_weights_are_not_exported(tmp_path, monkeypatch):
   assert [x.name for x in tmp_path.iterdir()] == ["other"]
 
 
-def test_models_without_a_counterpart_are_refused(tmp_path, monkeypatch):
-  model = tiny.make_model(backbone="modern")
-  params = random_params(model)
-  small = make_tokenizer(SPECIALS + WORDS[:10], lowercase=True)
-  with pytest.raises(InputError, match="15 entries, but the model has 70"):
-    export_model.write_model(tmp_path, params, model, "generator", small)
-  with pytest.raises(InputError, match="only one of them has adapter/kernel"):
-    more = {**params, "adapter": {"kernel": np.zeros((2, 2))}}
-    hf_names.to_huggingface(more, model, "generator")
-  monkeypatch.delitem(hf_names.BACKBONES, "modern")
-  with pytest.raises(InputError, match="backbone='modern'"):
-    export_model.write_model(tmp_path, params, model, "generator", TOKENIZER)
-  assert not list(tmp_path.iterdir())
-
-
 def _odd_pair():
   """Makes a pair with sizes of no named variant."""
   return pretrain.make_electra(
@@ -316,7 +272,7 @@ def _odd_pair():
     layers=3,
     heads=3,
     ffn=20,
-    generator_sizes={"width": 8, "layers": 1, "heads": 4, "ffn": 10},
+    generator_sizes=(8, 1, 4, 10),
     generator_multiplier=1.0,
     max_positions=40,
     dropout=0.0,
@@ -334,7 +290,7 @@ CONVERTED = {
 def test_a_converted_model_is_byte_identical(tmp_path, no_torch, capsys, case):
   make, options = CONVERTED[case]
   options = {"lowercase": True, **options}
-  tokenizer = make_tokenizer(SPECIALS + WORDS, **options)
+  tokenizer = make_tokenizer(TOKENIZER.vocab, **options)
   folder = write_export(tmp_path / "in", make(), tokenizer=tokenizer)
   for init, output in (folder, "out"), (folder / "discriminator", "alone"):
     if not init.exists():
@@ -359,65 +315,18 @@ def test_a_converted_model_is_byte_identical(tmp_path, no_torch, capsys, case):
   assert _read_files(tmp_path) == before
 
 
-def test_a_bare_bert_keeps_its_outputs_and_reports_random_heads(
-  tmp_path, capsys, monkeypatch
+def test_the_command_exports_the_newest_step_or_a_given_one(
+  tmp_path, no_torch, capsys
 ):
-  torch = pytest.importorskip("torch")
-  monkeypatch.setattr(export_model, "compare_logits", lambda *args: "")
-  import transformers
-
-  config = hf_config.make_fields(tiny.make_bert(), "bert", pad=0)
-  bare = transformers.BertModel(transformers.BertConfig(**config)).eval()
-  bare.save_pretrained(tmp_path / "in")
-  vocab = "\n".join(SPECIALS + WORDS)
-  (tmp_path / "in" / "vocab.txt").write_text(f"{vocab}\n")
-  assert run_export(tmp_path / "in", f"--output={tmp_path / 'out'}") == 0
-  folder = tmp_path / "out" / "bert"
-  words = "DRAWN AT RANDOM: `?bert_head, pooled/next_sentence"
-  for text in capsys.readouterr().out, (folder / "README.md").read_text():
-    assert re.search(words, text)
-  converted = transformers.AutoModel.from_pretrained(folder).eval()
-  inputs = torch.arange(tiny.V).reshape(2, -1)
-  with torch.no_grad():
-    for name in "last_hidden_state", "pooler_output":
-      assert torch.equal(converted(inputs)[name], bare(inputs)[name])
-
-
-@pytest.mark.parametrize(("word", "lowercase"), [("Über", False), ("ℝ", True)])
-def test_the_vocabulary_decides_the_case_without_a_tokenizer_config(
-  tmp_path, no_torch, capsys, word, lowercase
-):
-  folder = write_export(tmp_path / "in", tiny.make_bert()) / "bert"
-  (folder / "tokenizer_config.json").unlink()
-  vocab = SPECIALS + [word.lower()] + [f"w{i}" for i in range(tiny.V - 6)]
-  (folder / "vocab.txt").write_text("\n".join([*vocab[:-1], word]) + "\n")
-  assert run_export(folder, f"--output={tmp_path / 'out'}") == 0
-  written = tmp_path / "out" / "bert" / "tokenizer_config.json"
-  assert json.loads(written.read_text())["do_lower_case"] == lowercase
-  (folder / "vocab.txt").write_text("\n".join([*vocab, word]) + "\n")
-  assert run_export(folder, f"--output={tmp_path / 'out'}") == 2
-  assert "70 words, but its vocabulary" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-  """Returns a run with steps 10 and 20; 20's parameters are 10's + 1."""
-  config = electra_demo.get_config("runlocal")
-  folder = tmp_path_factory.mktemp("run")
+  config, folder = electra_demo.get_config("runlocal"), tmp_path
   first = random_params(build_model(config, vocab_size=tiny.V))
   second = jax.tree.map(lambda x: x + 1, first)
+  word_VxE = first["embeddings"]["word"]
   write_run(folder, config, {10: first, 20: second})
   record = {"split": "held_out", "step": 20, "mlm": 3.5, "auc": 0.75, "lr": 0.1}
   lines = [json.dumps(x) for x in (record | {"step": 10, "mlm": 9.0}, record)]
   lines.append('{"split": "tr')  # of a run that still writes
   (folder / "metrics.jsonl").write_text("\n".join(lines))
-  return folder, first["embeddings"]["word"]
-
-
-def test_the_command_exports_the_newest_step_or_a_given_one(
-  workdir, no_torch, capsys
-):
-  folder, word_VxE = workdir
   for path, *flags, output, added, mlm in (
     (folder, folder / "export", 1, 3.5),
     (folder, "--step=10", folder / "export-10", 0, 9.0),
@@ -429,35 +338,8 @@ def test_the_command_exports_the_newest_step_or_a_given_one(
     table = tensors["electra.embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(table, word_VxE + added)
     card = (output / "generator" / "README.md").read_text()
-    assert f"mlm {mlm:.4f}, auc 0.7500" in card
-
-
-REFUSALS = [  # arguments ("RUN" is the run), exit code, words
-  ([], 2, "Name one run"),
-  (["a", "b", "--output=c"], 2, "Name one run"),
-  (["--workdir=a"], 2, "Pass the folder alone"),
-  (["a"], 2, "'a' is not the folder of a run"),
-  (["a", "--output=c", "--step=3"], 2, "and no --step"),
-  (["hf://a/b"], 2, "is a URL"),
-  (["a", "--output=s3:/a/b"], 2, "is a URL"),
-  (["RUN", "--step=11"], 4, "no checkpoint of step 11. Saved steps: 10, 20."),
-  (["RUN/rnu"], 2, "rnu' is not the folder of a run"),
-]
-
-
-@pytest.mark.parametrize(("words", "code", "message"), REFUSALS)
-def test_the_command_refuses(workdir, words, code, message, capsys):
-  folder, _ = workdir
-  words = [word.replace("RUN", str(folder)) for word in words]
-  assert run_export(*words) == code
-  assert message in capsys.readouterr().err
-  assert not (folder / "rnu").exists()
-
-
-def test_a_run_with_another_vocabulary_is_refused(workdir, capsys):
-  folder, _ = workdir
-  vocabulary = (folder / "vocab.txt").read_text()
-  (folder / "vocab.txt").write_text(vocabulary.replace("w5\n", "v5\n"))
-  assert run_export(folder) == 4
-  (folder / "vocab.txt").write_text(vocabulary)
-  assert TOKENIZER.fingerprint in capsys.readouterr().err
+    assert f"masked tokens {mlm:.4f} nats" in card
+  assert run_export(folder, "--step=11") == 4
+  assert "of step 11. Saved steps: 10, 20." in capsys.readouterr().err
+  assert run_export(folder / "rnu") == 2
+  assert "rnu' is not the folder of a run" in capsys.readouterr().err

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from flax import traverse_util
 
 from support import tiny
 from support.weight_files import (
@@ -123,7 +122,7 @@ def test_a_config_is_complete_and_missing_fields_have_their_defaults(family):
     assert fields[name] == defaults[name], name
   assert {"hidden_size", "num_attention_heads", "hidden_act"} <= fields.keys()
   sizes = hf_config.read_sizes(fields)
-  for rate in (1.5, -0.1, "0.1", None, True):  # a model takes its default
+  for rate in (1.5, "0.1", None, True):  # a model takes its default
     odd = {**fields, "hidden_dropout_prob": rate}
     assert "dropout" not in hf_config.read_sizes(odd)
   make = tiny.make_bert if family == "bert" else tiny.make_model
@@ -133,31 +132,3 @@ def test_a_config_is_complete_and_missing_fields_have_their_defaults(family):
   assert written["architectures"] == [hf_names.NETWORKS[role].architecture]
   assert written["pad_token_id"] == 7 and written["layer_norm_eps"] == 1e-12
   assert fields.keys() - unwritten <= written.keys()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("variant", "role", "tensors", "parameters"),
-  [
-    ("small", "discriminator", 203, 13_549_057),
-    ("small", "generator", 204, 4_620_026),
-    ("base", "discriminator", 201, 109_483_009),
-    ("base", "generator", 204, 33_740_602),
-    ("base", "bert", 206, 110_106_428),
-    ("large", "bert", 398, 336_226_108),
-  ],
-)
-def test_released_sizes_have_as_many_tensors_and_parameters_as_the_files(
-  variant, role, tensors, parameters
-):
-  fields = {"vocab_size": 30_522, "variant": variant}
-  if role == "bert":
-    model = pretrain.make_bert(pooler=True, **fields)
-  else:
-    multiplier = 1 / 3 if variant == "base" else 1 / 4
-    model = pretrain.make_electra(generator_multiplier=multiplier, **fields)
-  selected = pretrain.select_params(pretrain.param_shapes(model), role)
-  names = hf_names.name_table(model, role)
-  assert len(names) == tensors
-  assert set(names) == set(traverse_util.flatten_dict(selected, sep="/"))
-  assert pretrain.count_parameters(selected) == parameters

@@ -49,7 +49,7 @@ def _tensors():
   }
 
 
-def _header(header, num_data=8, num_bytes=None):
+def _header(header, num_data, num_bytes=None):
   """Returns a safetensors file without the library's checks."""
   if not isinstance(header, bytes):
     header = json.dumps(header).encode()
@@ -57,26 +57,22 @@ def _header(header, num_data=8, num_bytes=None):
   return size + header + b"\0" * num_data
 
 
-def _entry(shape=(2,), offsets=(0, 8), dtype="F32"):
-  return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+def _array(*parts):
+  return msgpack.ExtType(1, msgpack.packb(parts))
 
 
-def _array(*parts, code=1):
-  return msgpack.ExtType(code, msgpack.packb(parts))
-
-
+ENTRY = {"dtype": "F32", "shape": (2,), "data_offsets": (0, 8)}
 FOUR = _array([1], "float32", b"\0" * 4)
 GOOD = msgpack.packb({"a": {"kernel": FOUR}})
 # Case -> file, its content (or a value for msgpack), words of the message.
 HOSTILE = {
-  "not json": (WEIGHTS, _header(b"hello"), "deserializing header"),
-  "too short": (WEIGHTS, _header({"a": _entry()}, 7), "deserializing header"),
+  "not json": (WEIGHTS, _header(b"hello", 8), "deserializing header"),
+  "too short": (WEIGHTS, _header({"a": ENTRY}, 7), "deserializing header"),
   "long header": (WEIGHTS, _header(b"", 8, 2**20 + 1), "header has 1,048,577"),
   "empty file": (WEIGHTS, b"", "cannot be read"),
   "of Git LFS": (WEIGHTS, LFS, "git lfs pull"),
   "cut off": (FLAX, GOOD[:-1], "incomplete input"),
   "deep": (FLAX, b"\x81\xa1a" * 10**5 + GOOD, "StackError"),
-  "no map": (FLAX, 3, "cannot be read"),
   "a number": (FLAX, {"a": 3}, "'a' is not one array"),
   "huge": (FLAX, {"a": _array([2**62, 0], "float32", b"")}, "too big"),
   "two names": (FLAX, {"kernel": FOUR, "embedding": FOUR}, "'weight' is not"),
@@ -154,9 +150,7 @@ def test_reads_every_type(tmp_path, kind):
     np.testing.assert_array_equal(loaded[name], x)
 
 
-@pytest.mark.parametrize(
-  "kind", ["expanded", "meta", "sparse", "nested", "list"]
-)
+@pytest.mark.parametrize("kind", ["expanded", "meta", "sparse", "list"])
 def test_what_is_no_dense_array_is_refused(tmp_path, kind):
   torch = pytest.importorskip("torch")
   tied = torch.ones(10_000)
@@ -166,7 +160,6 @@ def test_what_is_no_dense_array_is_refused(tmp_path, kind):
     "expanded": torch.zeros(1).expand(10**6, 10**6),
     "meta": torch.empty(2, 2, device="meta"),
     "sparse": torch.eye(2).to_sparse(),
-    "nested": {"a": torch.eye(2)},
   }
   value = {"b": special[kind]} if kind in special else [tied]
   torch.save(value, tmp_path / PICKLE)
@@ -275,40 +268,28 @@ def test_other_files_of_a_folder_must_be_its_own(tmp_path):
     with pytest.raises(InputError, match=f"{name}.*leads out"):
       open_network(folder)
     (tmp_path / name).replace(folder / name)
-  text = (folder / "config.json").read_text()
-  (folder / "config.json").write_text(text[:-40])
-  with pytest.raises(InputError, match="config.json' cannot be read"):
-    open_network(folder)
   (folder / "config.json").unlink()
   with pytest.raises(InputError, match="holds no config.json"):
     open_network(folder)
 
 
-# Case -> function from the text of SHA256SUMS to another; refused or accepted.
-SUMS = {
-  "empty": (lambda text: "", False),
-  "other name": (lambda text: text.replace(".safetensors", ".bin"), False),
-  "no last line": (lambda text: "\n".join(text.split("\n")[:-2]), False),
-  "two sums": (lambda text: text + "0" * 64 + text[64:], False),
-  "binary mark": (lambda text: text.replace("  ", " *"), True),
-  "other lines": (lambda text: f"# x\n{text[:64]}  ../a\n{text}", True),
-}
-
-
-@pytest.mark.parametrize("case", SUMS)
-def test_every_file_that_is_read_has_a_checksum(tmp_path, case):
+def test_every_file_that_is_read_has_a_checksum(tmp_path):
   folder = write_export(tmp_path, tiny.make_bert()) / "bert"
   write_checksums(folder)
-  edit, is_accepted = SUMS[case]
   path = folder / "SHA256SUMS"
-  path.write_text(edit(path.read_text()), newline="")
-  if is_accepted:
-    open_network(folder)
-    edit_config(folder, {"hidden_dropout_prob": 0.5})
-    with pytest.raises(InputError, match="config.json' is not as .*damaged"):
+  text = path.read_text()
+  for sums in (
+    "",
+    text.replace(".safetensors", ".bin"),
+    "\n".join(text.split("\n")[:-2]),
+    text + "0" * 64 + text[64:],
+  ):
+    path.write_text(sums)
+    with pytest.raises(InputError, match="is not as listed"):
       open_network(folder)
-    (folder / "tokenizer_config.json").unlink()
-  with pytest.raises(InputError, match="(is not as|missing, but) listed"):
-    open_network(folder)
-  path.unlink()
+  # Marks of binary files and lines of other files are read over.
+  path.write_text(f"# x\n{text[:64]}  ../a\n{text}".replace("  ", " *"))
   open_network(folder)
+  edit_config(folder, {"hidden_dropout_prob": 0.5})
+  with pytest.raises(InputError, match="config.json' is not as .*damaged"):
+    open_network(folder)

@@ -55,10 +55,7 @@ def test_hidden_states_of_real_sentences_match_transformers(real_data):
     "types": jnp.zeros_like(tokens_BxL),
     "documents": jnp.array(real_BxL, jnp.int32),
   }
-  encode = jax.jit(
-    lambda params: model.bind({"params": params}).encode(inputs, None)
-  )
+  encode = jax.jit(lambda x: model.bind({"params": x}).encode(inputs, None))
+  ours = np.array(encode(params))[real_BxL]
   assert 1 < np.abs(theirs).max() < 100
-  np.testing.assert_allclose(
-    np.array(encode(params))[real_BxL], theirs, atol=1e-5
-  )
+  np.testing.assert_allclose(ours, theirs, atol=1e-5)
