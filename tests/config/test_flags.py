@@ -6,7 +6,6 @@ import sys
 
 import pytest
 from absl import flags as absl_flags
-from absl import logging
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config import load
@@ -149,14 +148,3 @@ def test_help_is_printed_without_importing_jax(words, expected):
   assert all(len(x) <= 80 for x in lines if not x.startswith("--config."))
   assert "--pdb" not in done.stdout
   assert not re.search(r"\| +jax$", done.stderr, re.MULTILINE)
-
-
-@pytest.mark.parametrize("more", [[], ["--verbosity=0"]])
-def test_libraries_log_only_on_request(monkeypatch, more):
-  monkeypatch.setattr(logging, "set_verbosity", lambda level: None)
-  logger = logging.get_absl_logger()
-  monkeypatch.setattr(logger, "disabled", False)
-  values = absl_flags.FlagValues()
-  absl_flags.DEFINE_integer("verbosity", -1, "", flag_values=values)
-  flags_lib.parse(["program", *more], values, None)
-  assert logger.disabled == (not more)

@@ -42,16 +42,6 @@ def test_least_length_is_that_of_rows():
   assert TABLES["pretrain"]["length"].low == layouts.MIN_LENGTH
 
 
-def test_described_values_are_those_that_are_checked():
-  table = TABLES["finetune"]
-  assert table["optim.max_skips"].describe().endswith("[int: at least 0]")
-  assert (
-    table["finetune.head_dropout"]
-    .describe()
-    .endswith("[float: at least 0 and at most 0.99]")
-  )
-
-
 def test_a_section_is_read_with_defaults_for_missing_keys():
   config = make_config("finetune")
   config.optim.lr = 0.5
