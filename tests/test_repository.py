@@ -78,20 +78,6 @@ def test_folders_import_only_from_lower_layers():
       assert lower, f"{module} imports {name}"
 
 
-def test_the_page_about_the_code_lists_the_folders_from_the_bottom_up():
-  page = (ROOT / "docs" / "explanation" / "code.md").read_text()
-  first_cells = re.findall(r"(?m)^\| (`\w+/`[^|]*) \|", page)
-  rows = [re.findall(r"`(\w+)/`", cell) for cell in first_cells]
-  listed = [name for row in rows for name in row]
-  assert {*listed} == {x.name for x in PACKAGE.iterdir() if x.is_dir()} & {
-    *LAYER
-  }
-  assert [LAYER[x] for x in listed] == sorted(LAYER[x] for x in listed)
-  roots = (PACKAGE, ROOT, PACKAGE / "objectives")
-  for path in re.findall(r"`([\w/]+\.py)`", page):
-    assert any((root / path).exists() for root in roots), path
-
-
 def test_only_verbs_and_tasks_take_the_whole_config():
   """All other functions get values or typed sections."""
   verbs = LAYERS[-2] | LAYERS[-1]

@@ -167,6 +167,7 @@ BAD = [
   ("t.txt", ENGLISH.encode("cp1252"), "t.txt:1: byte 0x92 .* -f CP1252"),
   ("t.txt", ENGLISH.encode("cp1252").decode("latin1").encode(), "U.0092.*1252"),
   ("t.txt", POLISH.encode("cp1250"), NO_ENCODING),
+  ("t.txt", "Un caràttere di stampa.".encode("mac_roman"), NO_ENCODING),
   ("t.txt", b"one\n\nb\xffd\n" + LINES.encode(), "t.txt:3: byte 0xff"),
   ("t.txt", "été\nà b".encode() + b"\xe9d\n", "t.txt:2: .* Repair the line"),
   ("t.txt", b"good\n\nb\x00d\n", "t.txt:3: NUL in the text"),

@@ -147,17 +147,6 @@ def test_impossible_flags_are_refused(flags, words):
     distributed.initialize(*flags, say=print)
 
 
-@pytest.mark.slow
-def test_a_process_aborts_when_others_are_missing(tmp_path):
-  env = runs.make_environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "1"}
-  port = runs.find_free_port()
-  ((code, output),) = run_scripts(JOIN, [env], [(f"127.0.0.1:{port}", 3, 2)])
-  assert code == -signal.SIGABRT, output  # 134 in a shell
-  before = output.splitlines()[0]
-  assert f"process 2 of 3, coordinator 127.0.0.1:{port}" in before
-  assert "at most 1 s" in before and "same process_id" in before
-
-
 def test_different_numbers_of_processes_are_refused(tmp_path):
   env = runs.make_environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "20"}
   address = f"127.0.0.1:{runs.find_free_port()}"
