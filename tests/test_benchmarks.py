@@ -11,7 +11,6 @@ from absl import flags
 
 from support import runs
 from support.doc_pages import ROOT
-from truenegs_jax.configs import bert_base
 
 FOLDER = ROOT / "benchmarks"
 
@@ -33,17 +32,6 @@ def test_paired_ratio_is_right_while_the_machine_drifts(load):
   ratio = load("steps")["paired_ratio"](*secs)
   assert ratio.low < 1.02 < ratio.high
   assert 0.0004 < ratio.high - ratio.low < 0.006
-
-
-@pytest.mark.slow
-def test_steps_run_on_random_rows_and_synonyms(load):
-  c = bert_base.get_config("hc,runlocal")
-  steps = load("steps")
-  step = steps["make_step"](c)
-  has_synonyms_V = np.any(step.aux["bits_VxW"], axis=1)
-  assert 0.38 < has_synonyms_V.mean() < 0.47
-  terms = steps["make_step_calls"]({"hc": step})["hc"]()
-  assert not terms["skipped"][0] and np.isfinite(float(terms["mlm"][0]))
 
 
 @pytest.mark.slow
