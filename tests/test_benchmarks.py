@@ -1,19 +1,16 @@
 """Tests the functions of the benchmarks, without measuring any speed."""
 
 import os
-import re
 import runpy
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 from absl import flags
 
 from support import runs
 from support.doc_pages import ROOT
-from truenegs_jax.configs import bert_base
 
 FOLDER = ROOT / "benchmarks"
 
@@ -35,41 +32,6 @@ def test_paired_ratio_is_right_while_the_machine_drifts(load):
   ratio = load("steps")["paired_ratio"](*secs)
   assert ratio.low < 1.02 < ratio.high
   assert 0.0004 < ratio.high - ratio.low < 0.006
-
-
-@pytest.mark.slow
-def test_steps_run_on_random_rows_and_synonyms(load):
-  c = bert_base.get_config("hc,runlocal")
-  steps = load("steps")
-  step = steps["make_step"](c)
-  has_synonyms_V = np.any(step.aux["bits_VxW"], axis=1)
-  assert 0.38 < has_synonyms_V.mean() < 0.47
-  terms = steps["make_step_calls"]({"hc": step})["hc"]()
-  assert not terms["skipped"][0] and np.isfinite(float(terms["mlm"][0]))
-
-
-@pytest.mark.slow
-def test_memory_reports_a_config_without_data(load):
-  c = bert_base.get_config("runlocal")
-  c.mesh.preset = "fsdp_tp"
-  c.mesh.model = 2
-  memory = load("memory")
-  lines = memory["report"](c, jax.devices()[:4], memory["PROGRAMS"])
-  assert "data 2, model 2" in lines["devices"]
-  assert "4 per mesh slice" in lines["batch"]
-  for program in memory["PROGRAMS"]:
-    assert re.search(r"GiB .*arguments \d.*scratch \d", lines[program])
-
-
-def test_equal_checkouts_have_equal_numbers_and_a_change_is_found(load):
-  compare = load("same_numbers")["compare"]
-  before = {"rows.npy": "aa", "model:kernel": "bb"}
-  assert compare(before, dict(before)) == []
-  changes = compare(before, {"rows.npy": "aa", "model:kernel": "cc"})
-  assert changes == ["model:kernel: bb before, cc after"]
-  assert compare(before, {"rows.npy": "aa"}) == [
-    "model:kernel: bb before, absent after"
-  ]
 
 
 @pytest.mark.slow

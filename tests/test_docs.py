@@ -26,7 +26,6 @@ from support.doc_pages import (
 from truenegs_jax import models
 from truenegs_jax.__main__ import VERBS
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.config.tables import TABLES
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.objectives import soft_regularization
 from truenegs_jax.synonyms import sources
@@ -107,14 +106,6 @@ def test_commands_are_accepted(page, tmp_path, monkeypatch):
   script = scripts_of(page)
   for words in capture_commands(script, tmp_path):
     check_command(words)
-
-
-@pytest.mark.slow
-@each_page
-def test_flags_set_keys_of_a_config(page):
-  used = set(re.findall(r"--config\.([a-z_.0-9]+)=", page.read_text()))
-  keys = {key for table in TABLES.values() for key in table}
-  assert used <= keys | {key.partition(".")[0] for key in keys}
 
 
 def check_command(words):

@@ -24,24 +24,21 @@ def read_templates():
   }
   templates = []
   for path in (ROOT / "truenegs_jax").rglob("*.py"):
-    tree = ast.parse(path.read_text())
-    nodes = list(ast.walk(tree))
-    raised = {
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    codes = {
       id(argument): exit_codes[call.func.id]
       for call in nodes
-      if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-      if call.func.id in exit_codes
+      if isinstance(call, ast.Call)
+      and getattr(call.func, "id", "") in exit_codes
       for argument in call.args
     }
     for node in nodes:
-      code = raised.get(id(node))
-      if isinstance(node, ast.JoinedStr):
-        parts = [getattr(part, "value", "") for part in node.values]
-        texts = [x if isinstance(x, str) else "\0" for x in parts]
-        templates.append(("".join(texts), code))
-      elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        templates.append((node.value, code))
-  return [(text, code) for text, code in templates if " " in text]
+      parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+      values = [getattr(part, "value", "") for part in parts]
+      text = "".join(x if isinstance(x, str) else "\0" for x in values)
+      if " " in text:
+        templates.append((text, codes.get(id(node))))
+  return templates
 
 
 def read_messages():

@@ -30,11 +30,6 @@ def test_other_texts_are_refused(text):
     grammar.parse_items(text, key="k")
 
 
-def test_quotes_protect_separators():
-  text = "a x='b,c' , d e"
-  assert grammar.split(text, ",", key="k") == ["a x='b,c'", "d e"]
-
-
 @pytest.mark.parametrize("value", ["a b", "x=1", "it's", "C:\\a[1]", "a,b;c"])
 def test_what_is_formatted_is_read_back(value):
   text = grammar.format_item(value, [("path", value)])

@@ -145,7 +145,6 @@ def parquet_of(**columns) -> bytes:
 LATIN1 = pyarrow.array([b"good", b"b\xe9d"]).view(pyarrow.string())
 ENGLISH = "The shop’s “bread” — and café – was good. " * 3
 GERMAN = "Das Haus auf dem Hügel wurde von einem Bauern gebaut. " * 3
-RUSSIAN = "Магазин, в котором продавали хлеб, открылся рано утром. " * 3
 POLISH = "Był sobie człowiek, który mówił o żółwiach. " * 3
 LINES = "The house on the hill was built by a farmer.\n" * 4
 NO_ENCODING = r"t.txt:1: byte 0x.. .*cannot be known.*iconv -f ENCODING"
@@ -155,7 +154,6 @@ BAD = [
   ("t.jsonl", b'{"text": ""}\n{"text": null}', "has no text"),
   ("t.jsonl", b'{"text": "a"}\n{"text": "b\n', r":2: not JSON: .* column 10"),
   ("t.jsonl", b'{"text": "a"}\n{"text": 3}', r":2: .* holds int, not text"),
-  ("t.jsonl", b"{}", r"t.jsonl:1: no column 'text'. Columns: none"),
   ("t.json", b'[{"text": "a"}]', r":1: list, not .* `jq -c '.\[\]'`"),
   ("t.jsonl", b"[" * 200_000, r"t.jsonl:1: nested too deep"),
   ("t.jsonl", b'\n{"text": "a\\ud800b"}', r":2: U.D800 is half of a surrog"),
@@ -168,8 +166,8 @@ BAD = [
   ("t.csv", b"text\nNow it is b\xe9d\n", r"t.csv:2: byte 0xe9.* -f CP1252"),
   ("t.txt", ENGLISH.encode("cp1252"), "t.txt:1: byte 0x92 .* -f CP1252"),
   ("t.txt", ENGLISH.encode("cp1252").decode("latin1").encode(), "U.0092.*1252"),
-  ("t.txt", RUSSIAN.encode("cp1251"), NO_ENCODING),
   ("t.txt", POLISH.encode("cp1250"), NO_ENCODING),
+  ("t.txt", "Un caràttere di stampa.".encode("mac_roman"), NO_ENCODING),
   ("t.txt", b"one\n\nb\xffd\n" + LINES.encode(), "t.txt:3: byte 0xff"),
   ("t.txt", "été\nà b".encode() + b"\xe9d\n", "t.txt:2: .* Repair the line"),
   ("t.txt", b"good\n\nb\x00d\n", "t.txt:3: NUL in the text"),
@@ -177,15 +175,9 @@ BAD = [
   ("t.txt", LINES.encode("utf-32"), "it is UTF-32, not.* -f UTF-32 "),
   ("t.jsonl", LINES.encode("utf-16-le"), "UTF-16 without its mark"),
   ("t.txt", b"PK\3\4" + bytes(99), "it is a zip archive.*`unzip "),
-  (
-    "t.txt",
-    b"a.txt".ljust(257, b"\0") + b"ustar",
-    "it is a tar archive.*`tar -xf ",
-  ),
   ("t.txt", bytes(range(256)) * 3, "it is binary data"),
   ("t.parquet", to_parquet(TEXTS)[:-9], "t.parquet' cannot be read"),
   ("t.parquet", parquet_of(a=["x"], b=[1]), "no column 'text'. Columns: 'a', "),
-  ("t.parquet", parquet_of(text=[1], b=["x"]), "holds int64, not text"),
   ("t.parquet", parquet_of(text=[None, ""]), "t.parquet' has no text"),
   ("t.parquet", parquet_of(text=LATIN1), "cannot be read .*Invalid UTF8"),
   ("t.parquet", parquet_of(text=["a", "b\0"]), ":2: NUL in the text"),

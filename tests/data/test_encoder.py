@@ -5,7 +5,6 @@ import json
 import pathlib
 import random
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from truenegs_jax.data import encoder as encoder_lib
 from truenegs_jax.data import vocabulary as vocabulary_lib
 from truenegs_jax.data.encoder import Encoder
 from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, make_tokenizer
-from truenegs_jax.runtime.errors import InputError
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-ABSÉéß天한я"]
 VOCAB = (
@@ -71,12 +69,6 @@ def test_tensorflow_text_gives_the_same_ids():
   for option, answer in zip(options, answers, strict=True):
     expected = Encoder(make_tokenizer(VOCAB, **option)).encode(lines)
     assert answer == [x.tolist() for x in expected]
-
-
-def test_a_missing_backend_is_refused_with_what_to_type(monkeypatch):
-  monkeypatch.setitem(sys.modules, "tensorflow", None)
-  with pytest.raises(InputError, match=r"pip install '\.\[tf-text\]'"):
-    Encoder(build_tokenizer(True, True), "tf_text")
 
 
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)

@@ -187,9 +187,3 @@ def test_a_packed_row_has_at_most_255_documents():
   arrays = build(documents, length=1024, name="packed")
   assert arrays[2].max(axis=1).tolist() == [255, 255, 90]
   np.testing.assert_array_equal(text_tokens(arrays), make_text(documents))
-
-
-def test_lines_must_have_all_tokens():
-  spec = layouts.RowSpec(8, CLS, SEP, PAD, np.uint16)
-  with pytest.raises(ValueError, match="lines of 4 tokens in all, but 5"):
-    layouts.lay_out([(0, [4])], np.arange(5), spec, layout="packed")

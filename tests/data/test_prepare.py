@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -19,7 +18,6 @@ import time
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from support.small_rows import (
   SMALL,
@@ -33,7 +31,6 @@ from support.small_rows import (
 )
 from support.texts import make_texts, to_jsonl
 from support.tokenizer_files import write_vocabulary
-from truenegs_jax.config.sections import Data
 from truenegs_jax.data import build, sources, vocabulary
 from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data.prepare import prepare
@@ -44,7 +41,6 @@ from truenegs_jax.data.rows import (
   verify_rows,
 )
 from truenegs_jax.data.tokenizer import SPECIALS, load_tokenizer
-from truenegs_jax.pretrain import start
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 
@@ -248,33 +244,6 @@ def test_a_tiny_first_slice_has_a_held_out_row(tmp_path, monkeypatch, count):
   assert manifest["splits"]["train"]["shards"][0] == ["00000-0000", count - 1]
 
 
-def test_the_number_of_slices_depends_on_the_text(tmp_path):
-  (tmp_path / "one.jsonl").write_bytes(to_jsonl(make_texts(9)))
-  [part] = sources.open_corpus(f"{tmp_path}/one.jsonl").parts
-  sizes = {None: 2**23, 0: 2**21, 2**28: 2**22, 2**50: 2**23}
-  for size, expected in sizes.items():
-    corpus = sources.Corpus((dataclasses.replace(part, num_bytes=size),))
-    assert build.choose_slice_size(corpus) == expected
-
-
-@pytest.mark.parametrize(
-  ("change", "kind", "message"),
-  [
-    ({"layout": "x"}, InputError, "data.layout='x'"),
-    ({"length": 3}, InputError, "length=3"),
-    ({"vocab": "train", "vocab_size": 10}, InputError, "vocab_size=10"),
-    ({"vocab": "nothing.txt"}, InputError, "nothing.txt"),
-    ({"rows": "/dev/null/rows"}, DiskError, "could not be written"),
-  ],
-)
-def test_invalid_values_are_rejected_and_leave_no_rows(
-  tmp_path, change, kind, message
-):
-  with pytest.raises(kind, match=message):
-    write_texts(tmp_path / "rows", make_texts(9), **change)
-  assert not (tmp_path / "rows/manifest.json").exists()
-
-
 @pytest.mark.parametrize(
   ("texts", "message"),
   [
@@ -366,22 +335,6 @@ def test_only_own_work_on_the_same_options_is_used(tmp_path, monkeypatch):
     assert (folder / "thesis.txt").read_text() == "mine"
 
 
-def test_a_run_does_not_download_a_corpus_by_itself(tmp_path, monkeypatch):
-  (tmp_path / "texts.txt").write_text("\n\n".join(make_texts(40)))
-  data = Data(sources=f"{tmp_path}/texts.txt", vocab_size=40)
-
-  def find():
-    return start.prepare_rows(data, 128, Console(quiet=True))
-
-  with monkeypatch.context() as patch:
-    patch.setattr(sources.Corpus, "is_local", lambda self: False)
-    with pytest.raises(InputError, match="not prepared yet"):
-      find()
-  rows = find()
-  monkeypatch.setattr(sources.Corpus, "is_local", lambda self: False)
-  assert find() == rows
-
-
 def test_the_advice_against_padding_helps(tmp_path):
   path = tmp_path / "texts.jsonl"
   path.write_bytes(to_jsonl(["a b c d e f"] * 400))
@@ -397,21 +350,6 @@ def test_the_advice_against_padding_helps(tmp_path):
     warning = padding_warning(manifest)
     assert bool(re.search("layout=packed.*chars=", warning)) == is_advised
     assert bool(warning) == is_advised
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-  """A folder with a text of five slices and its vocabulary."""
-  folder = tmp_path_factory.mktemp("large")
-  rng = np.random.default_rng(1)
-  words = np.array([f"w{i}" for i in range(400)])
-  documents = [
-    "\n".join(" ".join(rng.choice(words, 60)) for _ in range(40))
-    for _ in range(700)
-  ]
-  (folder / "large.txt").write_text("\n\n".join(documents))
-  write_vocabulary([*SPECIALS, *words], folder / "vocab.txt")
-  return folder
 
 
 def test_two_calls_at_once_prepare_once(tmp_path, monkeypatch):
@@ -432,10 +370,20 @@ def test_two_calls_at_once_prepare_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_stopped_command_ends_cleanly_and_goes_on(large, tmp_path):
+def test_a_stopped_command_ends_cleanly_and_goes_on(tmp_path):
+  rng = np.random.default_rng(1)
+  words = np.array([f"w{i}" for i in range(400)])
+  lines = [" ".join(rng.choice(words, 60)) for _ in range(28_000)]
+  documents = ["\n".join(lines[i : i + 40]) for i in range(0, 28_000, 40)]
+  (tmp_path / "large.txt").write_text("\n\n".join(documents))  # five slices
+  write_vocabulary([*SPECIALS, *words], tmp_path / "vocab.txt")
+
   def start(name, count):
     command = [sys.executable, "-m", "truenegs_jax.prepare"]
-    data = {"sources": f"{large}/large.txt", "vocab": f"{large}/vocab.txt"}
+    data = {
+      "sources": f"{tmp_path}/large.txt",
+      "vocab": f"{tmp_path}/vocab.txt",
+    }
     data |= {"held_out": 0.1, "workers": count}
     data["rows"] = f"{tmp_path}/{name}"
     return subprocess.Popen(

@@ -1,5 +1,6 @@
 """A rows folder is complete or reports its damage."""
 
+import io
 import json
 import os
 import shutil
@@ -106,37 +107,24 @@ def test_verify_finds_damage_to_any_file(folder, damage):
   verify_rows(folder)
 
 
-def test_opening_reports_a_cut_missing_or_pickled_shard(folder):
-  path = folder / "train-00000-0001.types.npy"
-  size = path.stat().st_size
-
-  def pickle():
-    with open(path, "wb") as file:
-      np.save(file, np.array([print], dtype=object), allow_pickle=True)
-      file.truncate(size)
-
-  for damage in (lambda: os.truncate(path, size - 1), path.unlink, pickle):
-    damage()
-    with pytest.raises(DataError, match=f"{path.name}(: cannot be read)?"):
-      open_rows(folder, "train")
-  open_rows(folder, "held_out")
-
-
-def test_another_vocabulary_is_refused(folder):
+def test_opening_reports_what_is_cut_missing_or_a_pickle(folder):
+  for name in ("train-00000-0001.types.npy", rows_folder.UNIGRAMS):
+    path = folder / name
+    content = path.read_bytes()
+    pickled = io.BytesIO()
+    np.save(pickled, np.array([print], dtype=object), allow_pickle=True)
+    padded = pickled.getvalue().ljust(len(content), b"\0")[: len(content)]
+    for data in (content[:-1], b"", padded, None):
+      path.unlink() if data is None else path.write_bytes(data)
+      with pytest.raises(DataError, match=name):
+        open_rows(folder, "train")
+    path.write_bytes(content)
   path = folder / "vocab.txt"
   *entries, last = path.read_text().split()
   path.write_text("\n".join([last, *entries, ""]))
   with pytest.raises(DataError, match="damaged or missing files: vocab.txt"):
     load_vocabulary(folder)
-
-
-@pytest.mark.parametrize("size", [-1, 100, 0, None])
-def test_damaged_unigrams_are_found_at_the_start(folder, size):
-  path = folder / rows_folder.UNIGRAMS
-  data = path.read_bytes()
-  path.unlink() if size is None else path.write_bytes(data[:size])
-  with pytest.raises(DataError, match=rows_folder.UNIGRAMS):
-    open_rows(folder, "train")
+  open_rows(folder, "held_out")
 
 
 def test_an_endless_file_is_not_read(folder):
@@ -153,49 +141,39 @@ def test_an_endless_file_is_not_read(folder):
       verify_rows(folder)
 
 
-# Changes of a manifest by somebody who knows its checksum.
-HOSTILE = {
-  "fingerprint": [
+# Changes of a manifest by somebody who knows its checksum, and the messages.
+HOSTILE = [
+  *[
     (lambda m, x=x: m.update(fingerprint=x), "fingerprint is not 16 hex digits")
     for x in ("/home", "../../x", "0123456789abcde", "0123456789ABCDEF", "")
   ],
-  "name": [
+  *[
     (lambda m, x=x: m["files"].update({x: m["files"][SHARD]}), "is no file of")
-    for x in (
-      *("/dev/zero", f"../{SHARD}", f"a/{SHARD}", "thesis.txt", "", "a\\b"),
-      *("train-00000.tokens.npy", f"{SHARD}.tmp", "manifest.json"),
-      *("train-٠٠٠٠٠-0000.tokens.npy", "train-00000-0000.x.npy"),
-    )
+    for x in ("/dev/zero", f"../{SHARD}", "thesis.txt", "", f"{SHARD}.tmp")
   ],
-  "shards": [
+  *[
     (lambda m, x=x: m["splits"]["train"].update(shards=x), "cannot be read")
     for x in (
-      *(None, 3, [[]], [["00000-0000"]], [["99999-0000", 3]], [[3, 3]]),
-      *([["00000-0000", 1e9]], [["00000-0000", 10**9]], [["/dev/zero", 1]]),
+      *(None, [[]], [["99999-0000", 3]], [["00000-0000", 10**9]]),
       *([["../00000-0000", 1]], [["00000-0000", -1]], [["00000-0000", True]]),
     )
   ],
-  "sizes": [
-    (lambda m: m.pop("options"), "cannot be read"),
-    (lambda m: m["options"].update(length=10**9), "cannot be read"),
-    (lambda m: m["options"].update(length=None), "cannot be read"),
-    (lambda m: m["tokenizer"].update(size=10**15), "cannot be read"),
-    (lambda m: m["tokenizer"].pop("size"), "cannot be read"),
-    (lambda m: m["files"].pop("unigram_V.npy"), "cannot be read"),
-    (lambda m: m["files"].pop("vocab.txt"), "cannot be read"),
-    (lambda m: m["files"].pop(SHARD), "cannot be read"),
-    (lambda m: m["files"][SHARD].update(bytes=10**15), "damaged or missing"),
-    (lambda m: m.update(version=5), "not of version"),
-    (lambda m: m.pop("splits"), "cannot be read"),
+  (lambda m: m["options"].update(length=10**9), "cannot be read"),
+  (lambda m: m["tokenizer"].update(size=10**15), "cannot be read"),
+  *[
+    (lambda m, x=x: m["files"].pop(x), "cannot be read")
+    for x in (SHARD, "unigram_V.npy", "vocab.txt")
   ],
-}
+  (lambda m: m["files"][SHARD].update(bytes=10**15), "damaged or missing"),
+  (lambda m: m.update(version=5), "not of version"),
+  (lambda m: m.pop("splits"), "cannot be read"),
+]
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_manifest_is_refused(folder, kind):
+def test_a_hostile_manifest_is_refused(folder):
   path = folder / rows_folder.MANIFEST
   text = path.read_text()
-  for number, (change, message) in enumerate(HOSTILE[kind]):
+  for number, (change, message) in enumerate(HOSTILE):
     manifest = json.loads(text)
     del manifest["checksum"]
     change(manifest)
@@ -205,7 +183,7 @@ def test_a_hostile_manifest_is_refused(folder, kind):
       load_vocabulary(folder)
       open_rows(folder, "train")
       verify_rows(folder)
-      raise AssertionError(f"case {number} of {kind}")
+      raise AssertionError(f"case {number}")
   path.write_text(text.replace('"rows": ', '"rows": 1', 1))
   with pytest.raises(DataError, match="changed or damaged"):
     open_rows(folder, "train")

@@ -17,7 +17,6 @@ from support import bucket_servers, hub_stand_in
 from support.texts import COMPRESSORS, FORMATTERS, make_texts, to_parquet
 from truenegs_jax.data import sources
 from truenegs_jax.data.sources import (
-  describe_sources,
   named_sources,
   open_corpus,
 )
@@ -108,12 +107,9 @@ def test_mistakes_in_a_spec_are_refused(tmp_path, monkeypatch, spec, message):
     open_corpus(spec.format(a=tmp_path / "a.txt", b=tmp_path / "b.txt"))
 
 
-def test_named_and_described_sources(tmp_path):
+def test_names_of_sources_are_no_paths(tmp_path):
   assert not named_sources(f"{tmp_path}/wordnet, hf:a/b, texts/*.txt weight=1")
   assert named_sources("x.txt, wordnet weight=2") == {"wordnet"}
-  (tmp_path / "a.txt").write_text("text")
-  described = describe_sources(f"{tmp_path}/a.txt, none.txt, hf:a/b")
-  assert described == f"{tmp_path}/a.txt (files: 1), none.txt (missing), hf:a/b"
 
 
 # Files.
@@ -294,23 +290,18 @@ def hub(tmp_path, monkeypatch):
   huggingface_hub.HfFileSystem.clear_instance_cache()
 
 
-def test_data_sets_of_the_hub_are_identified_by_their_commit(hub):
-  corpus = open_corpus(f"hf:{NAME} revision={REF}")
-  commit = hub_stand_in.commit_of(NAME, REF, hub[REF])
-  [identity] = corpus.identity()
-  assert identity["dataset"] == NAME and identity["revision"] == commit
-  assert not corpus.is_local() and str(corpus) == f"hf:{NAME}"
-  assert sorted(corpus) == sorted(TEXTS)
-
-
-def test_without_the_hub_no_other_commit_is_read(hub, monkeypatch):
+def test_data_sets_of_the_hub_are_identified_by_their_commit(hub, monkeypatch):
   hub["main"] = convert(TEXTS[:10])
   commits = [hub_stand_in.commit_of(NAME, x, hub[x]) for x in (REF, "main")]
-  assert len(list(open_corpus(f"hf:{NAME} revision={REF}"))) == 100
+  corpus = open_corpus(f"hf:{NAME} revision={REF}")
+  [identity] = corpus.identity()
+  assert identity["dataset"] == NAME and identity["revision"] == commits[0]
+  assert sorted(corpus) == sorted(TEXTS)
   for package in ("huggingface_hub.constants", "datasets.config"):
     monkeypatch.setattr(f"{package}.HF_HUB_OFFLINE", True)
-  [identity] = open_corpus(f"hf:{NAME} revision={commits[0]}").identity()
-  assert identity["revision"] == commits[0]
+  corpus = open_corpus(f"hf:{NAME} revision={commits[0]}")
+  assert corpus.identity() == [identity]
+  # No other commit is read in its place.
   with pytest.raises(UnavailableError, match=f"at commit {commits[1]}, but"):
     open_corpus(f"hf:{NAME} revision={commits[1]}")
 

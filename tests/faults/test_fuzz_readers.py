@@ -223,7 +223,7 @@ READERS = (
   | {n: Reader(read, data) for n, (read, data) in TASK_READERS.items()}
   | {
     f"nltk/corpora/wordnet/{name}": Reader(
-      lambda _: list(sources.wordnet(Vocabulary(WORDS))), share=0.5
+      lambda _: list(sources.wordnet(Vocabulary(WORDS)))
     )
     for name in WORDNET
   }

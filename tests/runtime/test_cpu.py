@@ -25,11 +25,16 @@ def test_layers_on_other_platforms_are_those_of_flax(monkeypatch):
 
 
 def test_a_sample_does_not_depend_on_the_platform():
-  logits_BxKxV = jax.random.normal(jax.random.key(0), (2, 9, 500))
-  keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(2))
-  expected = output_softmax.sample(logits_BxKxV, keys_B)
+  inputs = (
+    jax.random.normal(jax.random.key(0), (2, 9, 8)),
+    jax.random.normal(jax.random.key(1), (500, 8)),
+    jnp.zeros(500),
+    jnp.zeros((2, 9), jnp.int32),
+    rng.row_keys(jax.random.key(2), 0, jnp.arange(2)),
+  )
+  expected = output_softmax.compute(*inputs).sampled_BxK
   with cpu.lowering_for("tpu"):
-    actual = output_softmax.sample(logits_BxKxV, keys_B)
+    actual = output_softmax.compute(*inputs).sampled_BxK
   np.testing.assert_array_equal(actual, expected)
 
 

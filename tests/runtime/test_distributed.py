@@ -1,6 +1,5 @@
 """Runs of several processes, all on this machine."""
 
-import os
 import re
 import signal
 import subprocess
@@ -148,17 +147,6 @@ def test_impossible_flags_are_refused(flags, words):
     distributed.initialize(*flags, say=print)
 
 
-@pytest.mark.slow
-def test_a_process_aborts_when_others_are_missing(tmp_path):
-  env = runs.make_environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "1"}
-  port = runs.find_free_port()
-  ((code, output),) = run_scripts(JOIN, [env], [(f"127.0.0.1:{port}", 3, 2)])
-  assert code == -signal.SIGABRT, output  # 134 in a shell
-  before = output.splitlines()[0]
-  assert f"process 2 of 3, coordinator 127.0.0.1:{port}" in before
-  assert "at most 1 s" in before and "same process_id" in before
-
-
 def test_different_numbers_of_processes_are_refused(tmp_path):
   env = runs.make_environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "20"}
   address = f"127.0.0.1:{runs.find_free_port()}"
@@ -205,23 +193,14 @@ def test_a_process_ends_with_a_sentence_if_another_is_killed(tmp_path):
   assert "Traceback" not in ended[0][1]
 
 
-def slurm(index, count, port):
-  return {
+def test_one_process_of_slurm_does_not_join(monkeypatch):
+  for name, value in {
     "SLURM_JOB_ID": "4711",
     "SLURM_STEP_NODELIST": "localhost",
-    "SLURM_NTASKS": str(count),
-    "SLURM_PROCID": str(index),
-    "SLURM_LOCALID": str(index),
-    "JAX_COORDINATOR_PORT": str(port),
-  }
-
-
-@pytest.mark.parametrize("variables", [{}, slurm(0, 1, 1)])
-def test_one_process_does_not_join(monkeypatch, variables):
-  for name in list(os.environ):
-    if name.startswith(("SLURM_", "OMPI_")):
-      monkeypatch.delenv(name)
-  for name, value in variables.items():
+    "SLURM_NTASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+  }.items():
     monkeypatch.setenv(name, value)
   distributed.initialize(None, None, None, say=pytest.fail)
   assert not jax.distributed.is_initialized()

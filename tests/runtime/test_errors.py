@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 
 from support import runs
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import DiskError, InputError, explain, program
+from truenegs_jax.runtime.errors import DiskError, InputError, explain
 
 OUTPUT = "The output cannot be used: "
 
@@ -111,19 +110,3 @@ def test_a_command_sets_up_its_process():
   )
   assert (ended.returncode, ended.stdout) == (0, "\\xdcbung\n"), ended.stderr
   assert ended.stderr.count("\n") == 1 and "shown" in ended.stderr
-
-
-def test_a_printed_command_is_that_of_this_environment(tmp_path, monkeypatch):
-  monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "python"))
-  (tmp_path / "my env").mkdir()
-  (tmp_path / "my env" / "truenegs").touch(mode=0o755)
-  monkeypatch.setenv("PATH", str(tmp_path))
-  assert program() == f"'{tmp_path}/my env/python' -m truenegs_jax"
-  monkeypatch.setenv("PATH", str(pathlib.Path(sys.executable).parent))
-  assert program() == "truenegs"
-
-
-def test_a_message_sends_no_commands_to_a_terminal_and_has_an_end():
-  assert errors.printable("a\x1b[2J\u202e\nb") == "a\\x1b[2J\\u202e\nb"
-  text = errors.printable("x" * 10**6)
-  assert len(text) < 1.1 * errors.MAX_MESSAGE and " ... " in text

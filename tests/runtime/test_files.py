@@ -136,22 +136,7 @@ def test_a_lock_excludes_others_until_it_is_released(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "text",
-  [
-    '{"a": NaN}',
-    '{"a": [1e999]}',
-    '{"a": "\\ud800"}',
-    '{"\\ud800": 1}',
-  ],
-)
-def test_values_that_cannot_be_written_again_are_refused(text):
-  assert files.parse_json(text, strict=False)
-  with pytest.raises(ValueError):
-    files.parse_json(text)
-
-
-@pytest.mark.parametrize(
-  "text, reason",
+  ("text", "reason"),
   [
     (b"{", "not JSON"),
     (b'{"a": "\xff"}', "byte 0xff in position 7"),
@@ -163,6 +148,11 @@ def test_other_texts_are_refused_with_the_reason(text, reason):
   for strict in (True, False):
     with pytest.raises(ValueError, match=reason):
       files.parse_json(text, strict=strict)
+  # Values that cannot be written again.
+  for text in ('{"a": NaN}', '{"a": [1e999]}', '{"\\ud800": 1}'):
+    assert files.parse_json(text, strict=False)
+    with pytest.raises(ValueError):
+      files.parse_json(text)
 
 
 @pytest.mark.parametrize("case", ["pipe", "device", "huge", "many values"])

@@ -47,21 +47,3 @@ def test_texts_send_no_control_characters_to_the_terminal(control, capsys):
     advance()
   for output in capsys.readouterr():
     assert ":house: [b]" in output and output.replace("\n", "").isprintable()
-
-
-def count_items(monkeypatch, *, items, secs, brief=False, **options):
-  """Returns what work on `items` prints that takes `secs` for each."""
-  now, out = [1_000.0], io.StringIO()
-  monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-  console = Console(file=out, width=80, **options)
-  with progress.counting(console, "Rows", items, brief=brief) as advance:
-    for _ in range(items):
-      now[0] += secs
-      advance()
-  return out.getvalue()
-
-
-def test_lines_tell_count_share_and_time_left(monkeypatch):
-  text = count_items(monkeypatch, items=400, secs=1.0)
-  first = re.search("Rows: (.*)", text)[1]
-  assert first == "2%, 0:06:30 left, 10 of 400"

@@ -71,8 +71,8 @@ def read_published(path):
 READERS = {
   "saved/config.json": (CONFIG, lambda x: load_config(str(x))),
   "run/config.json": (CONFIG, lambda x: saved_model.read_config(x.parent)),
-  "run/about.json": (
-    {"lines": {"synonyms": "5 pairs"}},
+  "run/results.json": (
+    {"steps": 3, "verdict": {"passed": False}},
     lambda x: export_run.summarize_run(x.parent, TYPED, step=3),
   ),
   "run/metrics.jsonl": (RECORD, lambda x: read_metrics(x.parent)),

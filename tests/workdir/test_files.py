@@ -110,17 +110,6 @@ def test_resumed_run_drops_records_after_its_checkpoint(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-@pytest.mark.parametrize(
-  "rest", ['{"step": 15, "split": "train"', "\0\0\0\n", "\n\n{}\n"]
-)
-def test_garbage_after_a_crash_is_dropped(tmp_path, rest):
-  write_steps(tmp_path, [10])
-  with (tmp_path / "metrics.jsonl").open("a") as f:
-    f.write(rest)
-  write_steps(tmp_path, [20], first_step=10)
-  assert [r["step"] for r in load_records(tmp_path)] == [10, 20]
-
-
 def test_a_record_is_on_disk_at_once(tmp_path):
   writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
   writer.write(make_record(1))

@@ -2,8 +2,6 @@
 
 import contextlib
 import fcntl
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -78,18 +76,6 @@ def test_a_second_writer_is_noticed_while_a_step_is_written(
       checkpoints.save(2, {"x": np.zeros(2)}, {}, wait=True)
     checkpoints.close()
   assert files.list_steps(tmp_path / files.CHECKPOINTS) == [1]
-
-
-def test_lock_ends_with_its_process(tmp_path):
-  code = (
-    "import os, pathlib, sys\n"
-    "from truenegs_jax.runtime import files\n"
-    "with files.lock_file(pathlib.Path(sys.argv[1])): os._exit(9)\n"
-  )
-  path = tmp_path / files.LOCK
-  assert subprocess.call([sys.executable, "-c", code, str(path)]) == 9
-  with lock.lock(tmp_path):
-    pass
 
 
 @pytest.mark.parametrize("name", ["file", "file/run"])
