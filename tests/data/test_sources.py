@@ -248,7 +248,6 @@ def test_saved_data_sets_are_read(tmp_path):
   save(["old"] * 4, tmp_path / "saved [1]", num_shards=4)
   spec = save([*TEXTS, None, " "], tmp_path / "saved [1]", num_shards=3)
   corpus = open_corpus(spec)
-  assert corpus.is_local()
   assert list(corpus) == TEXTS
   for options, message in {
     "split=dev": "'dev'. Choose one of train",
@@ -336,7 +335,7 @@ def check_bucket(scheme, tmp_path):
   for where in ("wiki", "wiki/t*", "wiki/sub/c.txt.[gx]z", "wiki/README.md"):
     corpus = open_corpus(f"{url}/{where}")
     local = open_corpus(f"{tmp_path}/{where}")
-    assert list(corpus) == list(local) != [] and not corpus.is_local()
+    assert list(corpus) == list(local) != []
     [there], [local] = corpus.identity(), local.identity()
     assert [x[:2] for x in there["files"]] == [x[:2] for x in local["files"]]
   identity = corpus.identity()

@@ -74,7 +74,6 @@ class Part:
   num_bytes: int | None = None  # of its text, about; None if unknown
   num_units: int = 1
   paths: tuple[str, ...] = ()  # absolute paths or URLs of its files
-  is_local: bool = True  # reading needs no hub and no bucket
 
   @property
   def name(self) -> str:
@@ -150,10 +149,6 @@ class Corpus:
         f"data.sources: {self} changed while it was read. Run the same command"
         " again when nothing writes to it anymore."
       )
-
-  def is_local(self) -> bool:
-    """Returns whether all parts can be read without the hub or a bucket."""
-    return all(part.is_local for part in self.parts)
 
 
 def open_corpus(
@@ -281,10 +276,9 @@ def _open_files(spec: PartSpec) -> Part:
   # So that a missing column is noticed at once.
   if not next(read(0), "") and len(units) == 1:
     raise _no_text(where)
-  is_local = not is_url(where)
-  paths = [os.path.abspath(x.path) if is_local else x.path for x in files]
+  paths = [x.path if is_url(where) else os.path.abspath(x.path) for x in files]
   num_bytes = None if is_packed else total
-  return Part(spec, read, identity, num_bytes, len(units), (*paths,), is_local)
+  return Part(spec, read, identity, num_bytes, len(units), (*paths,))
 
 
 def _open_dataset(spec: PartSpec) -> Part:
@@ -306,14 +300,7 @@ def _open_dataset(spec: PartSpec) -> Part:
     records = documents.read_dataset(dataset, spec.column)
     return documents.from_records(records, spec.document, dataset.name)
 
-  return Part(
-    spec,
-    read,
-    identity,
-    dataset.num_bytes,
-    paths=dataset.paths,
-    is_local=not dataset.commit,
-  )
+  return Part(spec, read, identity, dataset.num_bytes, paths=dataset.paths)
 
 
 def _no_text(name: str) -> DataError:
