@@ -52,7 +52,7 @@ def test_the_first_hour_runs_on_a_cpu_in_tiny_sizes(tmp_path):
   done = subprocess.run(command, env=env, capture_output=True, text=True)
   assert done.returncode == 0, done.stdout + done.stderr
   for dtype in ("bfloat16", "float32"):
-    assert f"flash attention in {dtype}, errors | right: " in done.stdout
+    assert f"flash attention in {dtype}, error | right: " in done.stdout
   for name in ("electra_base", "bert_base"):
     assert f"{name}: rows | 8 of 32 tokens, float32 |" in done.stdout
     assert f"{name}: resumed at step 10 | equal to the last bit" in done.stdout

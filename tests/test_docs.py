@@ -24,7 +24,7 @@ from support.doc_pages import (
   write_files,
 )
 from truenegs_jax import models
-from truenegs_jax.__main__ import VERBS
+from truenegs_jax.__main__ import MODULES, VERBS
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.objectives import soft_regularization
@@ -131,10 +131,8 @@ def check_command(words):
 def parse_flags(verb, words):
   """Parses a verb's flags, builds its config, and returns it."""
   assert verb in VERBS, verb
-  file = ROOT / "truenegs_jax" / verb.replace(".", "/") / "__main__.py"
-  if not file.exists():
-    file = ROOT / "truenegs_jax" / f"{verb}.py"
-  source = file.read_text()
+  module = MODULES.get(verb, verb).replace(".", "/")
+  source = (ROOT / "truenegs_jax" / f"{module}.py").read_text()
   if {"--config=...", "OUTPUT"} & set(words):
     return None
   ours = [w for w in words if re.match(r"--config\b", w)]
