@@ -271,10 +271,14 @@ def temporary_folder(
 
 def program() -> str:
   """Returns what to type for `truenegs` in this environment, for messages."""
-  known = shutil.which("truenegs") or ""
-  if os.path.dirname(known) == os.path.dirname(sys.executable):
+  path = pathlib.Path(sys.executable).with_name("truenegs")
+  if shutil.which("truenegs") == str(path):
     return "truenegs"
-  return f"{shlex.quote(sys.executable)} -m truenegs_jax"
+  if not path.exists():  # such as a script that pip puts elsewhere
+    return f"{shlex.quote(sys.executable)} -m truenegs_jax"
+  with contextlib.suppress(OSError, ValueError):  # of a folder elsewhere
+    path = path.relative_to(pathlib.Path.cwd())
+  return shlex.quote(str(path))
 
 
 def rerun_command(flag: str = "") -> str:
