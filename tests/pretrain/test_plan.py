@@ -56,10 +56,8 @@ def test_parameters_and_flops_are_the_published_ones(name):
   total, own, embeddings, gflop = SIZES[name]
   assert pretrain.count_parameters(params) == total
   assert pretrain.count_parameters(params["embeddings"]) == embeddings
+  shown = describe.describe_parameters(model, params)
   for role, expected in zip(model.roles, own, strict=True):
-    selected = pretrain.select_params(params, role)
-    assert pretrain.count_parameters(selected) == embeddings + expected
-    shown = describe.describe_parameters(model, params)
     assert f"{total:,}: " in shown and f"{role} {expected:,}" in shown
   assert describe.row_flops(make_run(c)) / 1e9 == pytest.approx(gflop, rel=2e-3)
 

@@ -342,13 +342,6 @@ def param_shapes(model: nn.Module) -> dict:
   return jax.eval_shape(lambda: traced_init(model, jax.random.key(0)))
 
 
-def select_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
-  """Selects one network's parameters, with its embeddings and CARRIED."""
-  own = own_embeddings(params, role)
-  kept = (role, "embeddings", *CARRIED)
-  return {name: x for name, x in own.items() if name.startswith(kept)}
-
-
 def own_embeddings(params: Mapping[str, Any], role: str) -> dict[str, Any]:
   """Returns parameters with one network's embeddings as `embeddings`.
 

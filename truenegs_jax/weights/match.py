@@ -12,13 +12,12 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from truenegs_jax.config import grammar
 from truenegs_jax.config.sections import INIT_SKIPS
 from truenegs_jax.data.tokenizer import Tokenizer, check_tokens
 from truenegs_jax.models import encoder, finetune, pretrain
-from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_config, hf_names
 from truenegs_jax.weights.hf_folder import Network
@@ -267,15 +266,6 @@ def detect_task_head(network: Network) -> str:
       if names <= network.shapes.keys():
         return head
   return ""
-
-
-def read_labels(fields: Mapping[str, Any]) -> list[str]:
-  """Returns the class names of a `config.json` by id; [] if it has none."""
-  labels = fields.get("id2label")
-  if not isinstance(labels, dict):
-    return []
-  names = (str(labels.get(str(i), i))[:80] for i in range(len(labels)))
-  return [printable(name) for name in names]
 
 
 def list_names(names: Iterable[str]) -> str:
