@@ -5,7 +5,7 @@ from released weights in minutes.
     --config.data.sources='texts/*.txt' --config.minutes=60 --workdir=runs/mine
 
 The vocabulary is trained from the text. For another language than English, set
---config.data.language=de, for example. Arguments are a recipe (`hc` is the
+--config.data.language=de, for example. Arguments are a recipe (`proper` is the
 default) and
 
   continue  from the released weights of --config.init=FOLDER_OR_NAME, with
@@ -46,7 +46,9 @@ def get_config(arg: str = "") -> ConfigDict:
   c.log.every_steps = (steps + 199) // 200
   c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 50
   c.eval.rows = 512
-  return common.apply_arg(c, arg, default="hc", own={"continue": continue_own})
+  return common.apply_arg(
+    c, arg, default="proper", own={"continue": continue_own}
+  )
 
 
 def continue_own(c: ConfigDict) -> None:

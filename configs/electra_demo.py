@@ -1,7 +1,7 @@
 """A small ELECTRA on true negatives, trained on WordNet on a laptop.
 
 Corpus: the definitions and examples of WordNet 3.0. The default recipe is
-`hc+sr`; `:baseline`, `:hc` and `:sr` choose another.
+`proper`; `:baseline`, `:hc` and `:sr` choose another.
 
   truenegs main --config=electra_demo
 """
@@ -44,7 +44,7 @@ def get_config(arg: str = "") -> ConfigDict:
     "of or [MASK] to the sea",
     "a genus of [MASK] plants",
   )
-  common.apply_arg(c, arg, default="hc+sr")
+  common.apply_arg(c, arg, default="proper")
   # At first the generator predicts "the" everywhere. With the paper's weight of
   # 1 all embeddings would move towards that of "the".
   c.negatives.soft_weight *= 0.1

@@ -6,7 +6,7 @@
 In an hour of a CPU, bert_own.py learns more. Objective, masking and weights of
 the losses are those of ELECTRA; the vocabulary is trained from the text. For
 another language than English, set --config.data.language=de, for example.
-Arguments are a recipe (`hc` is the default) and
+Arguments are a recipe (`proper` is the default) and
 
   small     ELECTRA-small's 12 layers, for a GPU: add
             --config.model.dtype=bfloat16
@@ -46,7 +46,7 @@ def get_config(arg: str = "") -> ConfigDict:
   return common.apply_arg(
     c,
     arg,
-    default="hc",
+    default="proper",
     released=electra_small.RELEASED,
     own={"small": small, "continue": continue_small},
   )

@@ -98,7 +98,11 @@ def test_a_run_shows_how_far_it_is(tmp_path, monkeypatch):
   run = read_workdir(tmp_path)
   assert run.progress["step"] == "30 of 30" and "left" not in run.progress
   (tmp_path / files.RESULTS).write_text("{}")
-  assert read_workdir(tmp_path).state == "finished"
+  assert read_workdir(tmp_path).sentence == "Stopped at step 30 of 40."
+  files.save_json(tmp_path / files.CONFIG, {"steps": 40, "minutes": 5.0})
+  run = read_workdir(tmp_path)
+  assert run.state == "finished"
+  assert run.sentence == "Finished after minutes=5, at step 30 of 40."
   with lock.lock(tmp_path):  # a finished run gets more steps
     assert read_workdir(tmp_path).state == "running"
     write.write_own_report(tmp_path, print)  # but it is about to end

@@ -122,10 +122,10 @@ def abridge(words: Sequence[str], first: str) -> list[str]:
 def describe_search(searched: int, corrected: int, shown: int) -> str:
   """Describes a search for corrections, for the page and for a terminal."""
   if not corrected:
-    return f"No corrections found in {searched:,} predictions."
+    return f"None of {searched:,} predictions is a synonym of the hidden word."
   return (
-    f"{corrected:,} of {searched:,} predictions are corrected (taken out of the"
-    f" loss); {shown:,} are shown."
+    f"{corrected:,} of {searched:,} predictions are synonyms of the hidden word;"
+    f" {shown:,} are shown."
   )
 
 

@@ -177,6 +177,14 @@ def _describe_progress(run: page.Run, last: curves.Record) -> None:
   run.progress["loss"] = format_number(last.get("total"))
   run.progress["rate"] = f"{format_number(last.get('rows_per_s'))} rows/s"
   run.sentence = f"{run.state.capitalize()} at step {run.progress['step']}."
+  planned = run.config["steps"]
+  if run.state == files.FINISHED and last["step"] < planned:
+    done = f"at step {last['step']:,} of {planned:,}"
+    if minutes := run.config.get("minutes"):
+      run.sentence = f"Finished after minutes={minutes:g}, {done}."
+    else:
+      run.state = files.STOPPED
+      run.sentence = f"Stopped {done}."
   secs = last.get("eta_s")
   if last["step"] < steps and secs is not None:
     left = datetime.timedelta(seconds=round(min(max(secs, 0), MAX_SECS)))
