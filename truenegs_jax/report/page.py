@@ -124,8 +124,8 @@ def describe_search(searched: int, corrected: int, shown: int) -> str:
   if not corrected:
     return f"None of {searched:,} predictions is a synonym of the hidden word."
   return (
-    f"{corrected:,} of {searched:,} predictions are synonyms of the hidden word;"
-    f" {shown:,} are shown."
+    f"{corrected:,} of {searched:,} predictions are synonyms of the hidden"
+    f" word; {shown:,} are shown."
   )
 
 
