@@ -87,6 +87,9 @@ TERMS = {
     "error-messages": "error, error message, exception",
     "exit-code-6-not-finite": "nan, inf, not finite, diverges",
   },
+  "explanation/differences": {
+    "differences-from-the-paper": "differences, deviations, footnote",
+  },
   "explanation/true_negatives": {
     "true-negatives": "true negative, false negative, false negatives, paper",
   },

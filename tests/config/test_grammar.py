@@ -37,14 +37,14 @@ def test_what_is_formatted_is_read_back(value):
 
 
 def test_options_have_the_types_of_their_defaults():
-  defaults = {"top": 1, "path": "", "low": 0.5, "symbols": False}
-  item = grammar.parse_item("v top=3 symbols=true low=1", key="k")
+  defaults = {"top": 1, "path": "", "low": 0.5, "content_words": False}
+  item = grammar.parse_item("v top=3 content_words=true low=1", key="k")
   values = item.convert(defaults, subject="k")
-  assert values == {"top": 3, "path": "", "low": 1.0, "symbols": True}
+  assert values == {"top": 3, "path": "", "low": 1.0, "content_words": True}
   for text, word in [
     ("v tpo=3", "Did you mean top="),
     ("v top=x", "top=x must be a whole number"),
-    ("v symbols=1", "true or false"),
+    ("v content_words=1", "true or false"),
   ]:
     with pytest.raises(InputError, match=word):
       grammar.parse_item(text, key="k").convert(defaults, subject="k")

@@ -260,8 +260,8 @@ NEIGHBOURS = {
 }
 
 
-def read_near(path, tokens=NEAR_TOKENS, symbols=True, **options):
-  return read(path, tokens, "vectors", symbols=symbols, **options)
+def read_near(path, tokens=NEAR_TOKENS, **options):
+  return read(path, tokens, "vectors", **options)
 
 
 def list_pairs(neighbours, top=10):
@@ -318,7 +318,7 @@ def test_pairs_are_whole_word_tokens_nearest_first(write):
   expected = {"cat": "dog van car", "dog": "cat van car"}
   expected |= {"car": "van dog cat", "van": "car dog cat"}
   tokens = [*NEAR_TOKENS, "20", "1990s", "½"]
-  pairs = read_near(write(numbers + LINES), tokens, symbols=False, top=3)
+  pairs = read_near(write(numbers + LINES), tokens, content_words=True, top=3)
   assert pairs == list_pairs(expected)
 
 

@@ -175,7 +175,7 @@ def make_add_sentence(
     }
     path = os.path.expanduser(neighbours)
     for word, other in sources.vectors(
-      Vocabulary(sorted(words)), path=path, top=TOP, symbols=True
+      Vocabulary(sorted(words)), path=path, top=TOP
     ):
       near.setdefault(word, []).append(other)
   apply = AddSentence(annotator, reader, near)

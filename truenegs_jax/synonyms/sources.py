@@ -69,13 +69,13 @@ def vectors(
   path: str = "",
   top: int = 10,
   threshold: float = -1.0,
-  symbols: bool = False,
+  content_words: bool = False,
 ) -> Pairs:
   """Yields each token with the tokens of the nearest word vectors (footnote 9).
 
   The nearest come first. The same word in another form (`Cat`) counts for `top`
-  but is not yielded. `threshold` is the least cosine; `symbols` includes
-  punctuation, numbers and stop words.
+  but is not yielded. `threshold` is the least cosine; `content_words` leaves
+  out punctuation, numbers and stop words.
   """
   check_options(
     f"vectors top={top} threshold={threshold}", top, threshold=threshold
@@ -84,7 +84,7 @@ def vectors(
   first, entries = peek(read_entries(file), path)
   parse_vector(first)
   words = set(vocabulary.words)
-  if not symbols:
+  if content_words:
     words = set(filter(vocabulary.may_have_neighbours, words))
 
   def find() -> Pairs:
