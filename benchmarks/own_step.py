@@ -18,13 +18,16 @@ from truenegs_jax.weights import hf_config, hf_names
 class OwnStep:
   """The training step of configs/electra_small.py, on random rows."""
 
-  def __init__(self, recipe: str, *, batch: int, length: int, dropout: float):
+  def __init__(
+    self, recipe: str, *, batch: int, length: int, dropout: float, dtype: str
+  ):
     """Compiles the step of a recipe."""
     c = electra_small.get_config(recipe)
     c.batch_size = batch
     c.length = length
     c.optim.warmup_steps = 50
     c.model.dropout = dropout
+    c.model.dtype = dtype
     self._c = c
     self._step = steps.make_step(c)
     self._run = self._step.run
@@ -79,7 +82,9 @@ class OwnStep:
 
   def product(self, size: int) -> Callable[[], jax.Array]:
     """Returns a call that multiplies two square matrices of `size`."""
-    x, w = jax.random.normal(jax.random.key(0), (2, size, size))
+    x, w = jax.random.normal(
+      jax.random.key(0), (2, size, size), self._c.model.dtype
+    )
     multiply = jax.jit(lambda x, w: x @ w)
     return lambda: multiply(x, w).block_until_ready()
 

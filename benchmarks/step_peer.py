@@ -17,6 +17,10 @@ first two losses compare the networks, the others also the gradients and the
 optimizer. Returns 1 if a loss differs by more than 1e-4 of its value. Then the
 sides are timed in turns of --turn_steps steps, each with its own dropout.
 
+With --torch_dtype=bfloat16, PyTorch computes in it by autocast. Losses are
+compared in f32 only. --torch_python=FILE is a Python with PyTorch, where this
+one has none.
+
 On both sides malloc keeps freed memory (truenegs_jax/runtime/cpu.py). PyTorch's
 MKL uses AVX-512 only on Intel's CPUs: compare the rates of products. To make it
 use AVX-512 on others, compile `int mkl_serv_intel_cpu_true() { return 1; }` to
@@ -28,44 +32,40 @@ Runs on the CPU, offline, and writes nothing. Needs PyTorch and transformers.
 import argparse
 import contextlib
 import functools
-import multiprocessing
 import os
 import pathlib
+import socket
+import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor as Process
 from importlib import metadata
+from multiprocessing.connection import Connection
 from typing import Any
-from unittest import mock
 
-from truenegs_jax.runtime import cpu
+from peer_side import OURS
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-# Each side imports this file before it sets its allocator. So imports that
-# allocate much memory are inside functions.
-
-OURS = "ours"
+FOLDER = pathlib.Path(__file__).parent
 MODES = ("eager", "compiled", "stock")
-PACKAGES = ("jax", "torch", "transformers")
+DTYPES = ("float32", "bfloat16")
 RECIPES = ("baseline", "hc", "sr", "hc+sr")
 TOLERANCE = 1e-4
 BATCHES = 4
-PRODUCT_SIZE = 2048
-SIDE: Any = None  # an `OwnStep` or a `TorchStep` in the process of a side
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Prints losses and speeds; returns 1 if the losses differ."""
   args = _parse_arguments(argv)
-  versions = (f"{x} {metadata.version(x)}" for x in PACKAGES)
   print(
-    f"{', '.join(versions)}; {args.threads} cores, {args.batch} rows of"
+    f"jax {metadata.version('jax')} in {args.dtype}, PyTorch in"
+    f" {args.torch_dtype}; {args.threads} cores, {args.batch} rows of"
     f" {args.length} tokens"
   )
-  difference = compare_losses(args) if args.plain_steps else 0.0
+  is_exact = {args.dtype, args.torch_dtype} == {"float32"}
+  plain_steps = args.plain_steps if is_exact else 0
+  difference = compare_losses(args) if plain_steps else 0.0
   if args.rounds:
     compare_speed(args)
   return int(not difference <= TOLERANCE)
@@ -85,6 +85,9 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   add("--plain_steps", type=int, default=6, help="0 compares no losses.")
   add("--rounds", type=int, default=10, help="0 compares no speeds.")
   add("--turn_steps", type=int, default=1)
+  add("--dtype", choices=DTYPES, default="float32", help="Of our side.")
+  add("--torch_dtype", choices=DTYPES, default="float32")
+  add("--torch_python", default=sys.executable)
   add("--torch_preload", default="", help="A library.")
   args = parser.parse_args(argv)
   args.sides = args.sides.split(",")
@@ -101,80 +104,54 @@ def _get_cores() -> list[int]:
   return list(range(os.cpu_count() or 1))
 
 
-def start_side(args: argparse.Namespace, mode: str, inputs: Any) -> Process:
-  """Starts a process that has OURS, or one of MODES with these inputs."""
-  pool = Process(
-    1,
-    mp_context=multiprocessing.get_context("spawn"),
-    initializer=build_side,
-    initargs=(args, mode, inputs),
-  )
-  libraries = [os.environ.get("LD_PRELOAD", "")]
-  if mode != OURS:
-    libraries.append(args.torch_preload)
-  with mock.patch.dict(os.environ, LD_PRELOAD=" ".join(libraries)):
-    pool.submit(measure_peak_gb)  # starts the process
-  return pool
+class Side:
+  """A side in a process of its own, perhaps of another Python."""
 
-
-def call(side: Process, method: str, *args: object) -> Any:
-  """Calls a method in the process of a side."""
-  return side.submit(call_side, method, *args).result()
-
-
-def build_side(args: argparse.Namespace, mode: str, inputs: Any) -> None:
-  """Builds the side of this process."""
-  global SIDE
-  if hasattr(os, "sched_setaffinity"):  # XLA starts a thread for each core
-    os.sched_setaffinity(0, _get_cores()[: args.threads])
-  cpu.keep_freed_memory()
-  if mode == OURS:
-    import own_step
-
-    SIDE = own_step.OwnStep(
-      args.ours, batch=args.batch, length=args.length, dropout=args.dropout
+  def __init__(self, args: argparse.Namespace, mode: str, inputs: Any):
+    """Starts OURS, or one of MODES with the inputs that OURS made."""
+    options = {"dtype": args.dtype if mode == OURS else args.torch_dtype}
+    if mode == OURS:
+      for name in ("ours", "batch", "length", "dropout"):
+        options["recipe" if name == "ours" else name] = getattr(args, name)
+    ours, theirs = socket.socketpair()
+    paths = [str(FOLDER.parent), str(FOLDER)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    if mode != OURS and args.torch_preload:
+      env["LD_PRELOAD"] = args.torch_preload
+    python = sys.executable if mode == OURS else args.torch_python
+    command = [python, str(FOLDER / "peer_side.py"), str(theirs.fileno())]
+    self._process = subprocess.Popen(
+      command, env=env, pass_fds=[theirs.fileno()]
     )
-  else:
-    import torch_step
+    theirs.close()
+    self._connection = Connection(ours.detach())
+    cores = _get_cores()[: args.threads]
+    self._connection.send((mode, cores, inputs, options))
+    self._connection.recv()
 
-    SIDE = torch_step.TorchStep(inputs, mode=mode, threads=args.threads)
+  def call(self, method: str, *arguments: object) -> Any:
+    """Calls a method in the process of the side."""
+    self._connection.send((method, arguments))
+    return self._connection.recv()
 
-
-def call_side(method: str, *args: object) -> Any:
-  """Calls a method of the side of this process."""
-  return getattr(SIDE, method)(*args)
-
-
-def measure_peak_gb() -> float:
-  """Returns the peak memory of this process in GB."""
-  # On Linux; getrusage also counts the parent's peak before exec.
-  status = pathlib.Path("/proc/self/status").read_text()
-  (line,) = (x for x in status.splitlines() if "VmHWM" in x)
-  return int(line.split()[1]) * 1024 / 1e9
-
-
-def measure_product_rate() -> float:
-  """Returns the FLOP/s of this side's products; the fastest of 12 counts."""
-  multiply = SIDE.product(PRODUCT_SIZE)
-  secs = []
-  for _ in range(12):
-    began = time.perf_counter()
-    multiply()
-    secs.append(time.perf_counter() - began)
-  return 2 * PRODUCT_SIZE**3 / min(secs)
+  def close(self) -> None:
+    """Ends the process."""
+    self._connection.close()
+    self._process.wait()
 
 
 @contextlib.contextmanager
 def start_sides(
   args: argparse.Namespace, modes: Sequence[str]
-) -> Iterator[tuple[dict[str, Process], Any]]:
+) -> Iterator[tuple[dict[str, Side], Any]]:
   """Yields sides by name, and the inputs that OURS made for the others."""
   with contextlib.ExitStack() as stack:
-    sides: dict[str, Process] = {}
+    sides: dict[str, Side] = {}
     inputs = None
     for mode in (OURS, *modes):
-      sides[mode] = stack.enter_context(start_side(args, mode, inputs))
-      inputs = inputs or call(sides[OURS], "peer_inputs", BATCHES)
+      side = contextlib.closing(Side(args, mode, inputs))
+      sides[mode] = stack.enter_context(side)
+      inputs = inputs or sides[OURS].call("peer_inputs", BATCHES)
     yield sides, inputs
 
 
@@ -186,10 +163,10 @@ def compare_losses(args: argparse.Namespace) -> float:
   with start_sides(plain_args, modes) as (sides, _):
     losses: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(args.plain_steps):
-      draws = call(sides[OURS], "draws")
+      draws = sides[OURS].call("draws")
       for name, side in sides.items():
         step_args = () if name == OURS else (draws,)
-        losses[name].append(call(side, "step", *step_args))
+        losses[name].append(side.call("step", *step_args))
   import numpy as np
 
   print("Without dropout, with the same masks and samples on all sides:")
@@ -213,9 +190,9 @@ def compare_speed(args: argparse.Namespace) -> None:
 
   with start_sides(args, args.sides) as (sides, inputs):
 
-    def run_turn(side: Process) -> None:
+    def run_turn(side: Side) -> None:
       for _ in range(args.turn_steps):
-        call(side, "step")
+        side.call("step")
 
     calls = {name: functools.partial(run_turn, x) for name, x in sides.items()}
     secs = steps.time_in_turns(calls, args.rounds, warmup=2)
@@ -228,9 +205,9 @@ def compare_speed(args: argparse.Namespace) -> None:
       low, median, high = steps.quantiles_ms(
         [x / args.turn_steps for x in secs[name]]
       )
-      gb = side.submit(measure_peak_gb).result()
-      loss = call(side, "step")
-      flops_per_s = side.submit(measure_product_rate).result()
+      gb = side.call("peak_gb")
+      loss = side.call("step")
+      flops_per_s = side.call("product_rate")
       share = 1e3 * inputs["flops"] / flops_per_s / median
       ratio = steps.paired_ratio(secs[name], secs[OURS])
       print(

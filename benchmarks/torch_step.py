@@ -116,7 +116,9 @@ def sample(logits_BxKxV: Tensor) -> Tensor:
 class TorchStep:
   """Forward, backward, gradient clipping and AdamW."""
 
-  def __init__(self, inputs: Mapping[str, Any], *, mode: str, threads: int):
+  def __init__(
+    self, inputs: Mapping[str, Any], *, mode: str, threads: int, dtype: str
+  ):
     """Builds the networks; "compiled" compiles them in the first step.
 
     Args:
@@ -126,11 +128,13 @@ class TorchStep:
         `c.optim`, and `total_steps`.
       mode: "eager", "compiled" or "stock".
       threads: number of PyTorch's threads.
+      dtype: "float32", or "bfloat16" by autocast.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # as XLA does
     torch.manual_seed(0)
     self._inputs = inputs
+    self._dtype = getattr(torch, dtype)
     self._count = 0
     self._tokens = [torch.from_numpy(x).long() for x in inputs["tokens"]]
     self._model = Electra(inputs, stock=mode == "stock").train()
@@ -147,10 +151,12 @@ class TorchStep:
       draws: tokens, masked tokens, positions and samples; None: draws them.
     """
     if draws is None:
-      batch = self._tokens[self._count % len(self._tokens)]
-      loss = self._loss(*self._mask(batch))
+      inputs = self._mask(self._tokens[self._count % len(self._tokens)])
     else:
-      loss = self._loss(*(torch.from_numpy(x).long() for x in draws))
+      inputs = tuple(torch.from_numpy(x).long() for x in draws)
+    is_half = self._dtype == torch.bfloat16
+    with torch.autocast("cpu", dtype=self._dtype, enabled=is_half):
+      loss = self._loss(*inputs)
     self._optimizer.zero_grad(set_to_none=True)
     loss.backward()
     o = self._inputs["optim"]
@@ -165,7 +171,7 @@ class TorchStep:
 
   def product(self, size: int) -> Callable[[], Tensor]:
     """Returns a call that multiplies two square matrices of `size`."""
-    x, w = torch.randn(2, size, size)
+    x, w = torch.randn(2, size, size).to(self._dtype)
     return lambda: x @ w
 
   def _mask(self, tokens_BxL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
