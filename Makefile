@@ -16,7 +16,7 @@
 #
 # Each target installs its packages in .venv once. Variables: make demo SEED=1
 #
-# PYTHON=python3.12  the Python of .venv
+# PYTHON=python3.11  the Python of .venv; by default the newest, up to 3.13
 # WORKERS=1          tests: processes; all cores by default
 # PYTEST_ARGS=-x     tests: options for pytest
 # SEED=1             demo: another seed and workdir
@@ -27,7 +27,9 @@
 # SQUAD=FOLDER       qa-model: train-v1.1.json and dev-v1.1.json, without network
 # EXTRA=cuda12       first-hour: for old drivers; by default gpu or tpu
 
-PYTHON ?= python3
+PYTHON ?= $(or $(shell for x in python3.13 python3.12; do \
+  $$x -c "import ensurepip, venv" 2> /dev/null && echo $$x && break; \
+  done),python3)
 LOWEST ?= python3.11
 NEWEST ?= python3.13
 TORCH ?= 2.13.0
