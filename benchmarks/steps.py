@@ -110,6 +110,8 @@ def make_step(
   The mesh has `devices`, or all. Raises InputError if the config is invalid.
   """
   cpu.configure()  # as main does
+  if c.model.dtype == "auto":
+    c.model.dtype = cpu.choose_dtype()
   config = PretrainConfig.read(c)
   resolve.check(config)
   mesh = sharding.make_mesh(plan.read_mesh_spec(config), devices)

@@ -31,6 +31,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.sources = common.REQUIRED
   c.data.vocab_size = 8_192
   c.model.variant = "shallow"
+  c.model.dtype = "auto"
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
   c.model.dropout = 0.0  # few epochs
   c.masking.prob = 0.25

@@ -15,6 +15,7 @@ def get_config(arg: str = "") -> ConfigDict:
   """Configures a run of minutes on 2 cores; the README has its results."""
   c = common.get_config()
   c.model.variant = "demo"
+  c.model.dtype = "auto"
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
   c.model.dropout = 0.0  # fewer than 3 epochs
   c.generator.multiplier = 1.0  # 1/4 of 128 is too narrow to learn much

@@ -33,6 +33,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.sources = common.REQUIRED
   c.data.vocab_size = 16_384
   c.model.variant = "mini"
+  c.model.dtype = "auto"
   c.generator.multiplier = 0.5
   c.steps = 4_000
   c.batch_size = 32

@@ -1,5 +1,7 @@
 """Replacing "init" in a config by sizes and vocabulary of the weights."""
 
+import dataclasses
+
 import pytest
 
 from support import tiny
@@ -59,6 +61,18 @@ def test_config_describes_the_model_of_the_weights(tmp_path, objective):
   assert run.model == model
   assert run.tokenizer.fingerprint == TOKENIZER.fingerprint
   assert run.matched.tokenizer is run.tokenizer and not run.matched.missing
+
+
+def test_a_resumed_run_keeps_the_precision_that_it_began_with(monkeypatch):
+  c = make_config("", **{"model.variant": "tiny", "data.vocab": "train"})
+  c = c.replace({"model.dtype": "auto"})
+  monkeypatch.setattr(resolve_lib.cpu, "choose_dtype", lambda: "bfloat16")
+  begun = resolve(c)
+  assert begun.model.dtype == "bfloat16"
+  monkeypatch.setattr(resolve_lib.cpu, "choose_dtype", lambda: "float32")
+  assert resolve(c, dataclasses.asdict(begun)).model.dtype == "bfloat16"
+  other = c.replace({"model.dtype": "float32"})  # refused later, as changed
+  assert resolve(other, dataclasses.asdict(begun)).model.dtype == "float32"
 
 
 def test_other_values_are_not_changed(tmp_path):

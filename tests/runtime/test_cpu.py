@@ -38,15 +38,33 @@ def test_a_sample_does_not_depend_on_the_platform():
   np.testing.assert_array_equal(actual, expected)
 
 
-@pytest.mark.parametrize(("flags", "count"), [("avx512_bf16", 2), ("avx2", 1)])
-def test_the_installed_xla_knows_the_options_of_a_cpu(
-  monkeypatch, flags, count
+@pytest.mark.parametrize(
+  ("flags", "version", "count", "dtype"),
+  [
+    ("avx2 avx512f", (0, 12, 0), 1, "float32"),
+    ("avx512_bf16", (0, 11, 9), 2, "float32"),
+    ("avx512_bf16", (0, 12, 0), 3, "bfloat16"),
+    ("avx512f amx_bf16", (0, 13, 0), 3, "bfloat16"),
+  ],
+)
+def test_options_and_precision_follow_the_cpu_and_the_version_of_jax(
+  monkeypatch, flags, version, count, dtype
 ):
   monkeypatch.delenv("XLA_FLAGS", raising=False)
   monkeypatch.setattr(pathlib.Path, "exists", lambda path: True)
   monkeypatch.setattr(pathlib.Path, "read_text", lambda *_, **__: flags)
+  monkeypatch.setattr(jax, "__version_info__", version)
+  assert len(cpu.compiler_options()) == count
+  assert cpu.choose_dtype() == dtype
+  with cpu.lowering_for("cuda"):
+    assert cpu.choose_dtype() == "bfloat16"
+
+
+def test_the_installed_xla_knows_the_options_of_a_cpu(monkeypatch):
+  monkeypatch.delenv("XLA_FLAGS", raising=False)
+  monkeypatch.setattr(cpu, "has_instructions", lambda *names: True)
   options = cpu.compiler_options()
-  assert len(options) == count
+  assert len(options) > 1
   with cpu.lowering_for("cuda"):
     assert not cpu.compiler_options()
   add = jax.jit(lambda x: x + 1, compiler_options=options)

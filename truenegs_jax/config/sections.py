@@ -28,6 +28,7 @@ VARIANT_SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
 OPEN_SIZES = ("type_vocab_size", "max_positions", "window", "global_every")
 SIZES = (*VARIANT_SIZES, *OPEN_SIZES)
 FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
+AUTO = "auto"  # of model.dtype: by the devices
 
 
 def _size(meaning: str) -> Any:
@@ -86,9 +87,9 @@ class Model(Section):
     "Base of rotary positions in local layers; 0 is that of `init`, or 10,000.",
   )
   dtype: str = choice(
-    ("float32", "bfloat16"),
-    'Type of activations; "bfloat16" is for GPUs and TPUs. Weights keep'
-    " float32.",
+    ("float32", "bfloat16", AUTO),
+    'Type of activations; weights keep float32. "auto" is bfloat16 where the'
+    " devices multiply it faster.",
   )
   remat: str = free_choice(
     ("none", "dots", "full"),

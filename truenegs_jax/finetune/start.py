@@ -15,6 +15,7 @@ import optax
 from rich.console import Console
 
 from truenegs_jax.config.sections import (
+  AUTO,
   FROM_WEIGHTS,
   POSITIONS,
   SIZES,
@@ -30,7 +31,7 @@ from truenegs_jax.finetune.task_data import (
   parse_options,
 )
 from truenegs_jax.models import attention, encoder, finetune
-from truenegs_jax.runtime import distributed, progress
+from truenegs_jax.runtime import cpu, distributed, progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.tasks import batches
@@ -127,6 +128,8 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
   sizes = {x: getattr(o.model, x) for x in SIZES}
   sizes = {name: size for name, size in sizes.items() if size}
   network: dict[str, Any] = {x: getattr(o.model, x) for x in MODEL_KEYS}
+  if o.model.dtype == AUTO:
+    network["dtype"] = cpu.choose_dtype()
   network["attention_dropout"] = o.model.dropout
   network["head_dropout"] = o.finetune.head_dropout
   if o.init:

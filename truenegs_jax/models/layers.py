@@ -50,8 +50,8 @@ def _affine(
 ) -> Array:
   """Computes x @ kernel + bias in `dtype`, `[..., F]`.
 
-  Gradients of the f32 parameters are summed in f32. All matrix products have
-  two axes, since XLA is slow with more on a CPU.
+  Gradients of the f32 parameters are f32. All matrix products have two axes,
+  since XLA is slow with more on a CPU.
   """
   flat_MxD = _flat(x.astype(dtype))
   y_MxF = flat_MxD @ kernel_DxF.astype(dtype)
@@ -68,7 +68,9 @@ def _affine_backward(dtype, residuals, dy):
   x, kernel_DxF, bias_F = residuals
   dy_MxF = _flat(dy)
   dx_MxD = dy_MxF @ kernel_DxF.astype(dtype).T
-  multiply = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
+  multiply = functools.partial(
+    jnp.matmul, preferred_element_type=cpu.product_dtype(dtype)
+  )
   x_MxD = _flat(x.astype(dtype))
   if x_MxD.shape[1] > dy_MxF.shape[1]:
     # XLA sums over rows faster if the result has more columns than rows. The
@@ -80,6 +82,7 @@ def _affine_backward(dtype, residuals, dy):
   dbias_F = None
   if bias_F is not None:
     dbias_F = dy_MxF.sum(axis=0, dtype=jnp.float32)
+  dkernel_DxF = dkernel_DxF.astype(jnp.float32)
   return dx_MxD.reshape(x.shape).astype(x.dtype), dkernel_DxF, dbias_F
 
 

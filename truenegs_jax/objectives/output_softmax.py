@@ -132,9 +132,12 @@ def _backward(num_chunks, saved, cotangents):
     here_MxS = jnp.where(is_here_MxS, listed_MxS // num_chunks, column.size)
     change_MxS = to_listed_MxS.astype(grad.dtype)
     grad = grad.at[index_Mx1, here_MxS].add(change_MxS, mode="drop")
-    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-    layer = product("mv,me->ve", grad, x_MxE), _sum_slots(grad)
-    return layer, product("mv,ve->me", grad, word)
+    product = functools.partial(
+      jnp.einsum, preferred_element_type=cpu.product_dtype(grad.dtype)
+    )
+    to_word_VxE = product("mv,me->ve", grad, x_MxE).astype(jnp.float32)
+    to_x_MxE = product("mv,ve->me", grad, word).astype(jnp.float32)
+    return (to_word_VxE, _sum_slots(grad)), to_x_MxE
 
   if num_chunks == 1:
     layer, to_x_MxE = column_gradients(column, word, logits_MxV)

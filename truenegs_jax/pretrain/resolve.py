@@ -12,6 +12,7 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.models import layers
 from truenegs_jax.objectives import masking
 from truenegs_jax.objectives.soft_regularization import REGULARIZERS
+from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.train import loggers, sharding
@@ -53,9 +54,10 @@ def replace_init(
   *,
   saved: Mapping[str, Any] | None,
 ) -> PretrainConfig:
-  """Fills in what "init" leaves open: sizes and vocabulary of the weights.
+  """Fills in what "init" and "auto" leave open: of the weights, the devices.
 
-  A run that resumes takes them from the config of its checkpoint, `saved`.
+  A run that resumes takes them from the config of its checkpoint, `saved`, so
+  that it computes in the same precision on another machine.
   `model.variant`="init" is for the generator, too, if the weights have one.
   With the backbone `modern`, it replaces thetas of rotary positions that are 0.
   """
@@ -78,6 +80,9 @@ def replace_init(
         f" weights, {new}."
       )
     changes[name] = new
+  if config.model.dtype == sections.AUTO:
+    dtype = saved["model"]["dtype"] if saved else cpu.choose_dtype()
+    changes["model.dtype"] = dtype
   return config.replace(changes)
 
 

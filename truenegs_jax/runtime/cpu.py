@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 # Parameters of glibc's malloc.h and their values.
 MALLOC_SETTINGS = {
@@ -18,6 +19,9 @@ MALLOC_SETTINGS = {
   -1: -1,  # M_TRIM_THRESHOLD: never shrink the heap
   -8: 1,  # M_ARENA_MAX: share the heap between all threads
 }
+
+# Names in /proc/cpuinfo of products of bfloat16, two and 16 times f32's rate.
+BFLOAT16 = ("avx512_bf16", "amx_bf16")
 
 _PLATFORM = contextvars.ContextVar("platform", default="")
 
@@ -48,7 +52,7 @@ def lowering_for(platform: str) -> Iterator[None]:
     _PLATFORM.reset(token)
 
 
-def compiler_options() -> dict[str, int]:
+def compiler_options() -> dict[str, Any]:
   """Returns XLA's options for the training step that XLA_FLAGS does not name.
 
   Level 2 compiles sooner than 3, and the step is as fast. XLA uses half of an
@@ -56,12 +60,46 @@ def compiler_options() -> dict[str, int]:
   """
   if not is_enabled():
     return {}
-  options = {"xla_backend_optimization_level": 2}
-  info = pathlib.Path("/proc/cpuinfo")
-  if info.exists() and "avx512_bf16" in info.read_text(errors="replace"):
+  options: dict[str, Any] = {"xla_backend_optimization_level": 2}
+  if has_instructions(*BFLOAT16):
     options["xla_cpu_prefer_vector_width"] = 512
+  if has_onednn():
+    options["xla_cpu_experimental_onednn_custom_call"] = True
   flags = os.environ.get("XLA_FLAGS", "")
   return {name: x for name, x in options.items() if name not in flags}
+
+
+def has_instructions(*names: str) -> bool:
+  """Returns whether this machine's CPU has one of some instruction sets."""
+  info = pathlib.Path("/proc/cpuinfo")
+  if not info.exists():
+    return False
+  text = info.read_text(errors="replace")
+  return any(name in text for name in names)
+
+
+def has_onednn() -> bool:
+  """Returns whether XLA computes products by oneDNN, in bfloat16 at full speed.
+
+  With jax before 0.12, and on CPUs without such products, XLA's own are as
+  fast. oneDNN's are fast only if the result is bfloat16, too.
+  """
+  import jax
+
+  return jax.__version_info__ >= (0, 12) and has_instructions(*BFLOAT16)
+
+
+def product_dtype(dtype: Any) -> Any:
+  """Returns the type for products of `dtype` that are summed up in f32.
+
+  It is f32, or `dtype` where only that is fast. oneDNN, too, sums in f32.
+  """
+  return dtype if is_enabled() and has_onednn() else "float32"
+
+
+def choose_dtype() -> str:
+  """Returns the type of activations that is fastest on the default devices."""
+  return "bfloat16" if not is_enabled() or has_onednn() else "float32"
 
 
 def configure() -> None:
