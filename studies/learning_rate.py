@@ -68,7 +68,7 @@ def read_row(part: Part, root: pathlib.Path, state: State) -> Row:
     "mlm": round(scores["mlm"]["value"], 4),
     "mlm_hidden": round(scores["mlm_hidden"]["value"], 4),
     "unigram": round(scores["mlm_hidden"]["guess"], 4),
-    "grad_norm": round(max(norms), 2),  # the largest after the warm-up
+    "grad_norm": round(max(norms), 4),  # the largest after the warm-up
     "learned": scores["mlm"]["answer"] == YES,
     "learned_context": scores["mlm_hidden"]["answer"] == YES,
   }
