@@ -54,3 +54,30 @@ def test_the_example_of_the_figure_is_reproduced(monkeypatch):
     for name, point in points.items():
       solved = fixed_points.solve_example(name, lexicon)
       assert solved == pytest.approx(point, abs=2e-4)
+
+
+@pytest.mark.parametrize(
+  ("losses", "sentences"),
+  [
+    ([5, 4, 4.5, 6, None], ["best 2, highest stable 3"]),
+    ([5, 4, 4.5], ["best 2, highest stable 3"]),
+    ([5, 4, None], ["best 2, highest stable 2"]),
+    ([4, 5, 6], ["best 1, highest stable 2", "add rates beyond it"]),
+    ([6, 5, 4], ["best 3, highest stable 3", "add rates beyond it"]),
+    ([5.7, 5.6, 5.7], ["best 2, highest stable 3", "Raise --steps"]),
+    ([6, 6, None], ["No run has learned"]),
+  ],
+)
+def test_a_range_test_names_the_best_rate(monkeypatch, losses, sentences):
+  """None is a run that diverged; 5.8 the loss of unigrams."""
+  judge = load("learning_rate", monkeypatch).judge
+  rows = []
+  for rate, loss in enumerate(losses, start=1):
+    row = {"rate": rate, "state": "diverged"}
+    if loss:
+      row |= {"state": "done", "mlm_hidden": loss, "unigram": 5.8}
+      row |= {"learned": loss < 5.8, "learned_context": loss < 5.5}
+    rows.append(row)
+  lines = judge(rows).splitlines()
+  for line, sentence in zip(lines, sentences, strict=True):
+    assert sentence in line

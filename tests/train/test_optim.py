@@ -1,10 +1,16 @@
 """Optimizer and schedules equal the released ones, computed with NumPy."""
 
+import importlib
+import io
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
+from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import Optim
 from truenegs_jax.train import optim
 
@@ -186,3 +192,22 @@ def test_factors_multiply_update_and_decay():
     lambda u, f, v: np.testing.assert_allclose(v, u * f, rtol=1e-6),
     *(update(), factors, update(lr_factors=factors)),
   )
+
+
+@pytest.mark.parametrize("name", ["bert_own:runlocal", "finetune_glue:mrpc"])
+def test_a_high_learning_rate_draws_a_warning_that_helps(name, tmp_path):
+  def warn(*words):
+    flags = [f"--config={name}", "--config.dry_run=True", *words]
+    if name.startswith("finetune"):
+      flags += ["--config.init=org/model", f"--config.finetune.data={tmp_path}"]
+    c = parse_config(flags)
+    console = Console(file=io.StringIO(), width=400)
+    run = importlib.import_module(f"truenegs_jax.{c.task}.run").run
+    assert run(c, tmp_path / "none", console) == 0
+    return re.findall("warning: (optim.lr.*)", console.file.getvalue())
+
+  assert not warn() and not warn("--config.optim.lr=0.05")
+  (warning,) = warn("--config.optim.lr=100")
+  assert warning.startswith("optim.lr=100 is more than 0.05.")
+  (advice,) = re.findall(r"--config\S+[^.\s]", warning)
+  assert not warn(advice)

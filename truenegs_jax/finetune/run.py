@@ -26,7 +26,7 @@ from truenegs_jax.runtime import distributed, errors, paths, progress
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import OWN, TASKS
-from truenegs_jax.train import guards, sharding
+from truenegs_jax.train import guards, optim, sharding
 from truenegs_jax.weights import export_model, find, hf_names
 from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.lock import Lease
@@ -78,6 +78,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       )
   files.check_no_run(workdir)
   context = RunContext(workdir, console, options, config)
+  optim.report_high_rate(options.optim.lr, context.report)
   results.check_unchanged(workdir, {files.CONFIG: config})
   if is_dry:
     console.print(progress.make_table(_describe_plan(context)))

@@ -14,12 +14,7 @@ import numpy as np
 import optax
 from rich.console import Console
 
-from truenegs_jax.config.sections import (
-  AUTO,
-  FROM_WEIGHTS,
-  POSITIONS,
-  SIZES,
-)
+from truenegs_jax.config.sections import AUTO, FROM_WEIGHTS, POSITIONS, SIZES
 from truenegs_jax.configs import finetune_squad
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import results, task_data

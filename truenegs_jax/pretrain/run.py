@@ -24,7 +24,7 @@ from truenegs_jax.pretrain.plan import Trained
 from truenegs_jax.pretrain.start import Started
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
-from truenegs_jax.train import guards, loggers, metrics, sharding
+from truenegs_jax.train import guards, loggers, metrics, optim, sharding
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import find
@@ -44,6 +44,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with distributed.raise_everywhere("config"):
     saved = start_lib.read_saved_config(workdir, config.branch)
     config = resolve.resolve_config(config, weights, saved=saved)
+    optim.report_high_rate(config.optim.lr, say)
     is_new = saved is None and not config.dry_run
     trial = plan.try_run(config, weights, memory=memory, is_new=is_new)
   if config.dry_run:

@@ -18,6 +18,7 @@ from truenegs_jax.config.sections import Optim
 CLIP_NORM = 1.0
 MEAN_DECAY = 0.9
 EPSILON = 1e-6
+HIGH_RATE = 0.05  # above it, runs draw a warning
 
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
@@ -62,6 +63,16 @@ def make_schedule(
     return jnp.where(step < warmup_steps, warming, peak * decay)
 
   return rate
+
+
+def report_high_rate(rate: float, report: Callable[[str], None]) -> None:
+  """Reports a peak learning rate that is too high for Adam."""
+  if rate > HIGH_RATE:
+    report(
+      f"warning: optim.lr={rate:g} is more than {HIGH_RATE:g}. Adam moves each"
+      " weight by about that much in a step, and the network hardly learns."
+      " Start a new run with --config.optim.lr=0.001 or less."
+    )
 
 
 def make_optimizer(
