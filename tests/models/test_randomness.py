@@ -23,7 +23,7 @@ SLOT_DRAWS = 4  # positions, [MASK] or not, random tokens, samples
 
 @pytest.fixture(scope="module")
 def run():
-  c = electra_demo.get_config("runlocal")
+  c = electra_demo.get_config("runlocal,hc+sr")
   c.masking.style, c.negatives.drop_prob = "80_10_10", 0.1
   c.model.dropout = 0.1
   c.batch_size, c.model.layers = 2, LAYERS

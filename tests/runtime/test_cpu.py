@@ -54,7 +54,8 @@ def test_options_and_precision_follow_the_cpu_and_the_version_of_jax(
   monkeypatch.setattr(pathlib.Path, "exists", lambda path: True)
   monkeypatch.setattr(pathlib.Path, "read_text", lambda *_, **__: flags)
   monkeypatch.setattr(jax, "__version_info__", version)
-  assert len(cpu.compiler_options()) == count
+  assert len(cpu.compiler_options("bfloat16")) == count
+  assert cpu.ONEDNN not in cpu.compiler_options("float32")
   assert cpu.choose_dtype() == dtype
   with cpu.lowering_for("cuda"):
     assert cpu.choose_dtype() == "bfloat16"
@@ -63,9 +64,9 @@ def test_options_and_precision_follow_the_cpu_and_the_version_of_jax(
 def test_the_installed_xla_knows_the_options_of_a_cpu(monkeypatch):
   monkeypatch.delenv("XLA_FLAGS", raising=False)
   monkeypatch.setattr(cpu, "has_instructions", lambda *names: True)
-  options = cpu.compiler_options()
+  options = cpu.compiler_options("bfloat16")
   assert len(options) > 1
   with cpu.lowering_for("cuda"):
-    assert not cpu.compiler_options()
+    assert not cpu.compiler_options("bfloat16")
   add = jax.jit(lambda x: x + 1, compiler_options=options)
   assert add(1) == 2  # an unknown option is an error

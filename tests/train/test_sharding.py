@@ -80,6 +80,7 @@ class FakeDevice:
   id: int
   process_index: int
   platform: str = "cpu"
+  device_kind: str = "cpu"
 
 
 @pytest.mark.parametrize(

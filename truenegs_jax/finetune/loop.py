@@ -88,7 +88,7 @@ class TrainingSetup:
       step,
       donate_argnums=0,
       out_shardings=outputs,
-      compiler_options=cpu.compiler_options(),
+      compiler_options=cpu.compiler_options(self.model.config.dtype),
     )
 
   def describe(self) -> str:

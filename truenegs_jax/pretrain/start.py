@@ -207,9 +207,12 @@ def compile_step(
   console: Console,
 ) -> tuple[jax.stages.Compiled, step_lib.TrainState]:
   """Compiles the training step, and makes the state at the same time."""
+  text = "Compiling (kept for the next start)"
+  if cpu.ONEDNN in cpu.compiler_options(run.config.model.dtype):
+    text = "Compiling"
   with (  # processes that step before others are ready run into a timeout
     distributed.raise_everywhere("compile"),
-    progress.working(console, "Compiling (kept for the next start)"),
+    progress.working(console, text),
   ):
     lowered = lower_train_step(run, abstract, aux)
     # This thread only waits, so that it can handle a signal. Of many processes
@@ -263,7 +266,7 @@ def lower_train_step(
       run.train_step,
       donate_argnums=0,
       out_shardings=(shardings, sharding.replicated_sharding(run.mesh)),
-      compiler_options=cpu.compiler_options(),
+      compiler_options=cpu.compiler_options(run.config.model.dtype),
     )
     return jitted.lower(state, run.abstract_batch(), aux)
 

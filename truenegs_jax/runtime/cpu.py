@@ -22,6 +22,8 @@ MALLOC_SETTINGS = {
 
 # Names in /proc/cpuinfo of products of bfloat16, two and 16 times f32's rate.
 BFLOAT16 = ("avx512_bf16", "amx_bf16")
+# Products by oneDNN. jax cannot keep such a program for the next start.
+ONEDNN = "xla_cpu_experimental_onednn_custom_call"
 
 _PLATFORM = contextvars.ContextVar("platform", default="")
 
@@ -52,19 +54,20 @@ def lowering_for(platform: str) -> Iterator[None]:
     _PLATFORM.reset(token)
 
 
-def compiler_options() -> dict[str, Any]:
+def compiler_options(dtype: str) -> dict[str, Any]:
   """Returns XLA's options for the training step that XLA_FLAGS does not name.
 
   Level 2 compiles sooner than 3, and the step is as fast. XLA uses half of an
-  AVX-512 register, which CPUs with bfloat16 products need not.
+  AVX-512 register, which CPUs with bfloat16 products need not. `dtype` is that
+  of activations: for bfloat16, ONEDNN is on where `has_onednn`.
   """
   if not is_enabled():
     return {}
   options: dict[str, Any] = {"xla_backend_optimization_level": 2}
   if has_instructions(*BFLOAT16):
     options["xla_cpu_prefer_vector_width"] = 512
-  if has_onednn():
-    options["xla_cpu_experimental_onednn_custom_call"] = True
+  if dtype == "bfloat16" and has_onednn():
+    options[ONEDNN] = True
   flags = os.environ.get("XLA_FLAGS", "")
   return {name: x for name, x in options.items() if name not in flags}
 

@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import stat
+import warnings
 from collections.abc import Callable
 from typing import cast
 
@@ -140,6 +141,10 @@ def enable_compilation_cache(warn: Callable[[str], object]) -> None:
     )
     return
   jax.config.update("jax_compilation_cache_dir", str(compiled))
+  # Programs with oneDNN's products cannot be kept.
+  warnings.filterwarnings(
+    "ignore", "Error writing persistent compilation cache.*MemoryError"
+  )
 
 
 def make_private_folder(path: pathlib.Path) -> None:
