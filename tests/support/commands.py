@@ -36,7 +36,7 @@ def type_line(line: str) -> tuple[int, str]:
     stack.enter_context(contextlib.redirect_stderr(out))
     stack.enter_context(mock.patch.dict(os.environ))
     _keep_process(stack.enter_context(pytest.MonkeyPatch.context()))
-    sys.argv = ["truenegs", *shlex.split(words)]
+    sys.argv = ["truenegs", *_split(words)]
     try:
       command.main()
     except SystemExit as e:
@@ -46,6 +46,13 @@ def type_line(line: str) -> tuple[int, str]:
         delattr(flags.FLAGS, name)
       flags.FLAGS.unparse_flags()
   return code, out.getvalue()
+
+
+def _split(line: str) -> list[str]:
+  """Splits a command line as a shell does: parentheses are words, too."""
+  lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+  lexer.whitespace_split = True
+  return list(lexer)
 
 
 def type_with_hub(line: str, name: str, folder: str) -> tuple[int, str]:
