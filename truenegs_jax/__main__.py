@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+from truenegs_jax.config.keys import did_you_mean
 from truenegs_jax.runtime import errors
 
 VERBS = {
@@ -17,6 +18,12 @@ MODULES = {  # of verbs, where they have another name
   "synonyms": "synonyms.__main__",
   "report": "report.__main__",
   "wordnet": "synonyms.wordnet",
+}
+OTHERS = {  # what to type for words that are no verbs
+  "train": f"{errors.program()} main",
+  "finetune": f"{errors.program()} main --config=finetune_own",
+  "push": "hf upload OWNER/NAME FOLDER",
+  "upload": "hf upload OWNER/NAME FOLDER",
 }
 LISTED = "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items())
 HELP = f"""\
@@ -51,7 +58,9 @@ def main() -> None:
   elif verb == "--version":
     print("truenegs_jax", importlib.import_module("truenegs_jax").__version__)
   else:
-    print(f"{HELP}\n\nerror: There is no verb {verb!r}.", file=sys.stderr)
+    near = did_you_mean(verb, VERBS, f"{errors.program()} ")
+    hint = f" Run {OTHERS[verb]}." if verb in OTHERS else near
+    print(f"{HELP}\n\nerror: There is no verb {verb!r}.{hint}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -104,6 +104,7 @@ def test_the_default_workdir_is_named_after_the_config(text, workdir):
   ("words", "message"),
   [
     ([], "--config is missing. Try --config=electra_demo."),
+    (["--config.steps=9"], "--config is missing. Try --config=electra_demo."),
     (["--workdr=x"], "Did you mean --workdir?"),
     (["--count=two"], "flag --count=two: invalid literal for int()"),
     (["electra_demo:hc"], "Did you mean --config=electra_demo:hc?"),

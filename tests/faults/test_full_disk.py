@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import resource
 import sys
 import time
 
@@ -12,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from support import saved_steps
+from support.faults import full_disk
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DiskError
 from truenegs_jax.train import loggers
@@ -19,17 +19,6 @@ from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import metrics_file
 
 RECORD = {"step": 1, "split": "train", "mlm": 1.0}
-
-
-@contextlib.contextmanager
-def full_disk(num_bytes=0):
-  """Lets this process write no file beyond a size; Python ignores SIGXFSZ."""
-  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def tree(step):
@@ -64,6 +53,17 @@ def test_a_failed_save_is_raised_once_and_the_next_one_works(tmp_path, capfd):
     restored = checkpoints.restore_state(1, tree(0))
     saved_steps.assert_equal(restored, tree(1))
   assert not capfd.readouterr().err
+
+
+def test_a_save_of_the_last_step_that_has_begun_is_waited_for(tmp_path):
+  with opened(tmp_path / "a", keep=9) as checkpoints:
+    with full_disk(8192):
+      checkpoints.save(1, tree(1), {})
+      with pytest.raises(DiskError, match="No step was saved before"):
+        checkpoints.save(1, tree(1), {}, wait=True)
+    checkpoints.save(1, tree(1), {})
+    checkpoints.save(1, tree(1), {}, wait=True)
+    saved_steps.assert_equal(checkpoints.restore_state(1, tree(0)), tree(1))
 
 
 @pytest.mark.parametrize("num_bytes", [0, 60])

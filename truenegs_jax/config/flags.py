@@ -112,7 +112,7 @@ def parse_flags(
   with _refuse_mistakes(values):
     rest = values(argv, known_only=True)
   text: str = values[CONFIG].value or ""
-  if not text and needs_config and len(rest) == 1:
+  if needs_config and not text and all("--config." in x for x in rest[1:]):
     raise InputError("--config is missing. Try --config=electra_demo.")
   config = load.load_config(text) if text else None
   with _refuse_mistakes(values, config):

@@ -199,7 +199,7 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
 
 def _parse_spec(spec: str, key: str) -> list[PartSpec]:
   if not (items := grammar.parse_items(spec, key=key)):
-    raise InputError(f"{key}={spec!r} names no text. Name a file, for example.")
+    raise InputError(f"{key}={spec!r} names no text. Set --config.{key}=FILE.")
   return [_parse_part(item, key) for item in items]
 
 

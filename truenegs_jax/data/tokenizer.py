@@ -266,13 +266,15 @@ def load_tokenizer(
   is_hub = path.suffix not in (".txt", ".json") and is_hub_name(path_or_name)
   if is_hub and not path.exists():
     path = _download(path_or_name)
-  if path.is_dir():
+  problem = "does not exist"
+  if path_or_name and path.is_dir():
+    problem = "has no vocab.txt and no tokenizer.json"
     path = find_file(path) or path / VOCABULARY
   if not path_or_name or not path.exists():
     raise InputError(
-      f"data.vocab={path_or_name!r} is neither a vocab.txt, a tokenizer.json, a"
-      " folder of one nor a model on the hub. Set --config.data.vocab to one of"
-      " these or train, --vocab of `truenegs synonyms` to one or a run."
+      f"data.vocab={path_or_name!r} {problem}. Set --config.data.vocab=FILE, a"
+      " vocab.txt or a tokenizer.json, or to its folder, a model on the hub or"
+      " train; --vocab of `truenegs synonyms` to one of these files or a run."
     )
   if path.suffix != ".json":
     entries = _read_entries(path)
@@ -433,6 +435,6 @@ def _download(name: str) -> pathlib.Path:
   except Exception as error:  # the library raises many kinds of errors
     raise InputError(
       f"data.vocab={name!r} is no file or folder, and downloading it from the"
-      f" hub failed ({type(error).__name__}). Download it elsewhere and set"
-      " --config.data.vocab=FILE."
+      f" hub failed ({type(error).__name__}). Run `hf download {name}"
+      " --local-dir FOLDER` elsewhere, and set --config.data.vocab=FOLDER."
     ) from error

@@ -319,7 +319,7 @@ def _find_runs(init: str) -> tuple[dict[str, Result], str]:
     if any(workdir.glob(results.RUNS)):
       raise InputError(
         f"init={init!r} is a fine-tuning without a finished run on SQuAD. Run"
-        " its command again to continue it, or choose another folder."
+        " its command again, or fine-tune on SQuAD: --config=finetune_squad."
       )
     return {}, ""
   runs: dict[str, Result] = {}

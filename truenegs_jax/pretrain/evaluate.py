@@ -267,10 +267,10 @@ def describe_outcome(verdict: Verdict, c: PretrainConfig, done: int) -> str:
   text = f"{verdict.summary} {RULE}"
   answers = {score.answer for score in verdict.scores.values()}
   if UNKNOWN in answers:
-    text += (
-      "\nOne batch holds all held-out rows. Set a larger"
-      " --config.eval.rows=NUMBER, or a smaller --config.batch_size."
-    )
+    fix = "a smaller --config.batch_size=NUMBER and another --workdir=FOLDER"
+    if c.eval.rows <= c.batch_size:
+      fix = f"--config.eval.rows=NUMBER above {c.batch_size:,}"
+    text += f"\nOne batch holds all held-out rows. Set {fix}."
   if NO in answers:
     text += (
       "\nUntil it does, a model knows little more than how frequent each word"

@@ -114,8 +114,8 @@ class Loop:
     if not is_finite:
       raise NonFiniteError(
         f"The parameters are not finite after step {self.done:,} and were not"
-        " saved. Last saved step:"
-        f" {self.checkpoints.latest_step() or 'none'}."
+        f" saved. Last saved step: {self.checkpoints.latest_step() or 'none'}."
+        " Start a new run with a lower --config.optim.lr=NUMBER."
       )
     terms = metrics.merge_terms(jax.device_get(self._recent))
     progress = {

@@ -274,8 +274,8 @@ def download(name: str, *, report: Report) -> pathlib.Path:
       reason += f", {error.strerror}"
   raise InputError(
     f"init: {repo!r} is no folder, and was not downloaded ({reason}). If it is"
-    " private or gated, set HF_TOKEN. Without the hub, pass a folder that `hf"
-    " download NAME --local-dir FOLDER` wrote on another machine:"
+    " private or gated, set HF_TOKEN. Without the hub, pass a folder that"
+    f" `hf download {repo} --local-dir FOLDER` wrote on another machine:"
     " --config.init=FOLDER."
   ) from cause
 

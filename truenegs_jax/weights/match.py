@@ -25,9 +25,9 @@ from truenegs_jax.weights.hf_names import TASK_HEAD
 
 MAX_LISTED = 8  # names or differences in a message
 ADVICE = (
-  "Pass weights that fit, or change the model: --config.model.variant=init has"
-  " their size, --config.init_skip=words keeps the rows of known words, and"
-  " --config.init_skip=head draws a new head."
+  "Pass weights that fit, or change the model. For their sizes, set"
+  " --config.model.variant=init; if only the words differ,"
+  " --config.init_skip=words; if only the head, --config.init_skip=head."
 )
 Table = dict[str, str]  # path in our tree -> name of an array
 

@@ -99,13 +99,15 @@ class Checkpoints:
     written (the latter does not matter with `wait`, if there is one process),
     or another run uses the workdir.
     """
-    if step in (*self._saved, self._pending):
+    if step in self._saved or (step == self._pending and not wait):
       return
     try:
       self.wait()
     except DiskError:
       if not wait or distributed.process_count() > 1:
         raise
+    if step in self._saved:
+      return
     with self._everywhere():
       self.lease.check()
       self._remove_unfinished()  # of a save that failed in a bucket
@@ -286,10 +288,12 @@ class Checkpoints:
       reason = first_line(e)
       if full := find_reason(e, FULL):
         reason = f"{full}. Free some disk space"
+      kept = "No step was saved before."
+      if self._saved:
+        kept = f"Earlier checkpoints are intact (steps: {self._saved})."
       raise DiskError(
         f"A checkpoint could not be written to '{self.folder}': {reason}."
-        f" Earlier checkpoints are intact (steps: {self._saved}). If the run"
-        " ends, the same command resumes it."
+        f" {kept} If the run ends, run the same command again."
       ) from e
 
 

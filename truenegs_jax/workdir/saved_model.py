@@ -54,7 +54,7 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   with contextlib.suppress(*READ_ERRORS):
     saved = parse_json(read_file(newest), strict=False)["run"]
     version = f"version {saved['versions']['truenegs_jax']}"
-  fix = "Restore the file that the run wrote."
+  fix = "Remove it, and run the run's own command, which writes it again."
   config = load_saved(path, CheckpointError, fix, version).to_dict()
   config["data"]["vocab"] = str(files.vocabulary_path(workdir))
   return config
