@@ -76,7 +76,7 @@ def folder(tmp_path_factory):
 
 
 def make_config(**negatives):
-  c = electra_demo.get_config("runlocal")
+  c = electra_demo.get_config("runlocal,hc+sr")
   c.length = LENGTH
   c.seed = 5  # masks are drawn by the seed of the measurement
   c.negatives.update({"strict_subword": False, **negatives})

@@ -50,6 +50,7 @@ def make_trained(inputs, num_devices, **values):
   values = {
     **runs.ONE_LAYER,
     "data__vocab": inputs.folder / "vocab.txt",
+    "model__dtype": "float32",
     "eval__rows": ROWS,
     "batch_size": 16,
   } | values

@@ -80,7 +80,7 @@ def test_an_export_is_complete_and_the_same_after_loading(
 
 
 def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
-  config = electra_demo.get_config("runlocal")
+  config = electra_demo.get_config("runlocal,hc+sr")
   config.data.sources = "/home/me/wiki.txt"
   config.negatives.sources = "wordnet"
   held_out = {"mlm": 4.25, "detect": 0.6, "auc": 0.75}
@@ -318,7 +318,7 @@ def test_a_converted_model_is_byte_identical(tmp_path, no_torch, capsys, case):
 def test_the_command_exports_the_newest_step_or_a_given_one(
   tmp_path, no_torch, capsys
 ):
-  config, folder = electra_demo.get_config("runlocal"), tmp_path
+  config, folder = electra_demo.get_config("runlocal,hc+sr"), tmp_path
   first = random_params(build_model(config, vocab_size=tiny.V))
   second = jax.tree.map(lambda x: x + 1, first)
   word_VxE = first["embeddings"]["word"]
