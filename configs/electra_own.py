@@ -8,8 +8,7 @@ the losses are those of ELECTRA; the vocabulary is trained from the text. For
 another language than English, set --config.data.language=de, for example.
 Arguments are a recipe (`proper` is the default) and
 
-  small     ELECTRA-small's 12 layers, for a GPU: add
-            --config.model.dtype=bfloat16
+  small     ELECTRA-small's 12 layers, for a GPU
   continue  from the released ELECTRA-small, which is downloaded, with its
             vocabulary, which is English
   runlocal  20 steps on WordNet, to try the installation
