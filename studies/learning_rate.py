@@ -76,6 +76,8 @@ def read_row(part: Part, root: pathlib.Path, state: State) -> Row:
 
 def judge(rows: list[Row]) -> str:
   """Says which rate is best, and the highest that is stable."""
+  if not any("learned" in row for row in rows):
+    return "No run has results yet. Run the same command again."
   stable = [row for row in rows if row.get("learned")]
   if not stable:
     return "No run has learned: lower --rates=..., or raise --steps=NUMBER."

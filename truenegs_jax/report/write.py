@@ -208,7 +208,7 @@ def show_cases(saved: Values) -> Iterator[str]:
   cases = saved["cases"]
   text = page.describe_search(saved["searched"], saved["corrected"], len(cases))
   if not cases:
-    hint = "Young models have few; the task `corrections` measures any text."
+    hint = "Young models have few; the config corrections measures any text."
     yield f"{text} {hint}"
     return
   yield f"{text} The gold word and the prediction are marked."
