@@ -20,15 +20,10 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#57606a")
 # The runs of each panel, by the names of their workdirs, and their labels.
 PANELS = {
   "width": {"base": "64", "w128": "128"},
-  "rows of a step": {"base": "32", "b128": "128"},
+  "rows of a step": {"base": "128", "r32": "32"},
   "optim.b2": {"base": "0.98", "b2_999": "0.999"},
-  "optim.schedule": {
-    "base": "bert",
-    "electra": "electra",
-    "wsd": "wsd",
-    "flat": "wsd, no decay",
-  },
-  "from MiniLM's weights": {"minilm": "40 steps of 8 rows"},
+  "optim.schedule": {"base": "bert", "wsd": "wsd"},
+  "from MiniLM's weights": {"minilm": "150 steps of 16 rows"},
 }
 
 
