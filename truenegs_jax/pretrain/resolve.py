@@ -54,7 +54,7 @@ def replace_init(
   *,
   saved: Mapping[str, Any] | None,
 ) -> PretrainConfig:
-  """Fills in what "init" and "auto" leave open: of the weights, the devices.
+  """Fills in what "init" leaves to the weights, and "auto" to the devices.
 
   A run that resumes takes them from the config of its checkpoint, `saved`, so
   that it computes in the same precision on another machine.

@@ -120,7 +120,7 @@ def abridge(words: Sequence[str], first: str) -> list[str]:
 
 
 def describe_search(searched: int, corrected: int, shown: int) -> str:
-  """Describes a search for corrections, for the page and for a terminal."""
+  """Counts the synonyms among predictions, for the page and for a terminal."""
   if not corrected:
     return f"None of {searched:,} predictions is a synonym of the hidden word."
   return (
