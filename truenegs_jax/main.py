@@ -22,6 +22,7 @@ if __name__ == "__main__":
   errors.start_command()  # before the imports that take time
 
 import functools
+import gc
 import importlib
 import os
 import sys
@@ -50,6 +51,7 @@ def main(argv: list[str]) -> None:
     JAX_ENABLE_X64="0",
     JAX_THREEFRY_PARTITIONABLE="1",
   )
+  gc.set_threshold(100_000)  # WordNet and transformers are many small objects
   cpu.configure()
   # Not at the top: --help and bad flags should not wait for jax.
   from truenegs_jax.runtime import distributed

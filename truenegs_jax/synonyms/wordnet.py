@@ -7,6 +7,7 @@ this machine, into nltk_data/ of the cache folder, where all runs find it.
 """
 
 import contextlib
+import functools
 import io
 import pathlib
 import warnings
@@ -276,6 +277,8 @@ def _read_bytes(file: Any) -> bytes:
   return data
 
 
+# A run reads it for its text and for its synonyms.
+@functools.lru_cache(maxsize=1)
 def _read_wordnet(place: pathlib.Path, folder: str) -> WordNetReader:
   """Returns NLTK's reader of a folder or zip file; pickled as its `folder`.
 
