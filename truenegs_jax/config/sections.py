@@ -302,6 +302,11 @@ class Optim(Section):
     ' "wsd" stays at its peak until the last steps.',
   )
   lr: float = key(5e-4, "Learning rate at the peak of the schedule.", low=TINY)
+  muon_lr: float = key(
+    0.0,
+    "Peak of the learning rate of the layers' matrices by Muon, which takes the"
+    " place of Adam there; 0 leaves it out.",
+  )
   warmup_steps: int = key(
     10_000, "Number of first steps with a growing learning rate."
   )

@@ -6,11 +6,12 @@ Source: google-research/electra, `model/optimization.py`.
 import functools
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from optax import contrib
 
 from truenegs_jax.config.sections import Optim
 
@@ -18,6 +19,7 @@ from truenegs_jax.config.sections import Optim
 CLIP_NORM = 1.0
 MEAN_DECAY = 0.9
 EPSILON = 1e-6
+MUON_RMS = 0.2  # root mean square of updates before the learning rate
 HIGH_RATE = 0.05  # above it, runs draw a warning
 
 Array = jax.Array
@@ -96,11 +98,18 @@ def make_optimizer(
     name = path[-1].key
     return name not in ("bias", "scale") and layer not in frozen
 
+  scale = scale_by_plain_adam(options)
+  if options.muon_lr:
+    by_muon = [scale_by_muon(), optax.scale(options.muon_lr / options.lr)]
+    scale = optax.partition(
+      {"adam": scale, "muon": optax.chain(*by_muon)},
+      functools.partial(jax.tree_util.tree_map_with_path, _choose_optimizer),
+    )
   transforms = [
     optax.stateless(
       lambda grads, _: clip_by_norm(grads, CLIP_NORM, apart=clip_apart)
     ),
-    scale_by_plain_adam(options),
+    scale,
     optax.add_decayed_weights(
       options.weight_decay,
       mask=functools.partial(jax.tree_util.tree_map_with_path, is_decayed),
@@ -159,6 +168,37 @@ def layer_lr_factors(params: optax.Params, *, decay: float) -> dict:
     return decay ** (top - depth)
 
   return jax.tree_util.tree_map_with_path(factor, params)
+
+
+def _choose_optimizer(path: jax.tree_util.KeyPath, _: object) -> str:
+  """Returns "muon" for kernels of layers, and "adam" for all else."""
+  names = [key.key for key in path]
+  in_layer = any(name.startswith("layer_") for name in names)
+  return "muon" if in_layer and names[-1] == "kernel" else "adam"
+
+
+def scale_by_muon() -> optax.GradientTransformation:
+  """Makes the momentum of each matrix orthogonal (Jordan et al. 2024, "Muon").
+
+  All units of a matrix get updates of the same size, 0.2 in the mean, which is
+  about Adam's (Liu et al. 2025, "Muon is scalable", equation 4). A kernel
+  `[D, parts, F]` is as many matrices.
+  """
+
+  def find_axes(kernels: optax.Params) -> Any:
+    return jax.tree.map(
+      lambda x: contrib.MuonDimensionNumbers(0, x.ndim - 1), kernels
+    )
+
+  def scale_by_shape(updates: optax.Updates, _: object) -> optax.Updates:
+    return jax.tree.map(
+      lambda x: MUON_RMS * max(x.shape[0], x.shape[-1]) ** 0.5 * x, updates
+    )
+
+  return optax.chain(
+    contrib.scale_by_muon(weight_dimension_numbers=find_axes),
+    optax.stateless(scale_by_shape),
+  )
 
 
 class PlainAdamState(NamedTuple):
