@@ -113,9 +113,7 @@ def score_sentences(
     # Each sentence as often as it has tokens, with another one hidden.
     copies_NxL = np.repeat(tokens, length - 2, axis=0)
     hidden_NxL = np.tile(np.eye(length, dtype=bool)[1:-1], (len(members), 1))
-    scores = score_slots(
-      model, copies_NxL, hidden_NxL, tokenizer.mask_token_id
-    )
+    scores = score_slots(model, copies_NxL, hidden_NxL, tokenizer.mask_token_id)
     scores_N[members] = scores.sum(axis=1).reshape(len(members), -1).sum(axis=1)
   return scores_N
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import transformers
 
 # Chosen on another text, as ours are (README.md).
@@ -59,9 +58,7 @@ def make_rows(text: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
   encoded = tokenizer(documents, verbose=False)["input_ids"]
   tokens = list(itertools.chain.from_iterable(encoded))
   stop = len(tokens) // length * length
-  return [
-    {"input_ids": x} for x in np.array(tokens[:stop]).reshape(-1, length)
-  ]
+  return [{"input_ids": x} for x in np.array(tokens[:stop]).reshape(-1, length)]
 
 
 def make_trainer(
@@ -117,9 +114,7 @@ def main(
   )
   tried = transformers.BertForMaskedLM(config)
   began = []  # of steps
-  trial = make_trainer(
-    tried, rows, tokenizer, s, output, max_steps=TRIED_STEPS
-  )
+  trial = make_trainer(tried, rows, tokenizer, s, output, max_steps=TRIED_STEPS)
 
   class Times(transformers.TrainerCallback):
     def on_step_end(self, *args, **others):

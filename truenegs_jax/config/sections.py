@@ -412,6 +412,12 @@ class PretrainConfig(Section):
     128, "Number of rows of an update, over all devices.", low=1
   )
   length: int = key(128, "Number of tokens of a row.", low=8)
+  short_rows: float = key(
+    0.0,
+    "Share of the run that reads each row as four short ones; half as much"
+    " follows with two. 0 reads whole rows only.",
+    high=0.66,
+  )
   init: str = free_key(
     "", 'Weights to start from: a folder, a workdir or hub names; "" is random.'
   )

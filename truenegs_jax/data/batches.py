@@ -104,6 +104,21 @@ def batch_at(
   return {**rows.take(row_B), "row": row_B.astype(np.int32)}
 
 
+def split_rows(
+  batch: dict[str, np.ndarray], parts: int
+) -> dict[str, np.ndarray]:
+  """Reads each row of a batch as `parts` rows, one after the other.
+
+  Their indices are `parts` times that of the row, and so on.
+  """
+  arrays = {name: x for name, x in batch.items() if name != "row"}
+  short = {
+    name: x.reshape(-1, x.shape[1] // parts) for name, x in arrays.items()
+  }
+  row_BxP = batch["row"][:, None] * parts + np.arange(parts, dtype=np.int32)
+  return short | {"row": row_BxP.reshape(-1)}
+
+
 def check_batch_size(rows: Rows, batch_size: int) -> None:
   """Raises DataError if a split has less than one batch."""
   if len(rows) < batch_size:

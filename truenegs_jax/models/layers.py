@@ -34,14 +34,13 @@ class Dense(nn.Dense):
     if self.use_bias and not self.parts:
       bias_F = self.param("bias", self.bias_init, axes)
     dtype = jnp.dtype(self.dtype)
-    if cpu.is_enabled():
-      y = _affine(dtype, inputs, kernel.reshape(len(kernel), -1), bias_F)
-      y = y.reshape(*inputs.shape[:-1], *axes)
-    else:
-      y = jnp.tensordot(inputs.astype(dtype), kernel.astype(dtype), 1)
-    if self.parts:
-      return [y[..., i, :] for i in range(self.parts)]
-    return y
+    if not self.parts:
+      return _affine(dtype, inputs, kernel, bias_F)
+    if cpu.is_enabled():  # gradients of parts are slow to join
+      parts = (kernel[:, i] for i in range(self.parts))
+      return [_affine(dtype, inputs, part, None) for part in parts]
+    y = jnp.tensordot(inputs.astype(dtype), kernel.astype(dtype), 1)
+    return [y[..., i, :] for i in range(self.parts)]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -96,9 +95,11 @@ def _flat(x: Array) -> Array:
 
 def gelu(x: Array) -> Array:
   """Computes x * Phi(x), as ELECTRA and Hugging Face; BERT's code uses tanh."""
-  if cpu.is_enabled() and x.dtype == jnp.float32:
+  if cpu.is_enabled():
     # Twice as fast as erfc, which is better only where gelu is negligible.
-    return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
+    x_f32 = x.astype(jnp.float32)
+    y = x_f32 * (0.5 * (1.0 + jax.lax.erf(x_f32 * math.sqrt(0.5))))
+    return y.astype(x.dtype)
   return jax.nn.gelu(x, approximate=False)
 
 

@@ -346,6 +346,26 @@ def make_run(
   return Run(config, tokenizer, mesh, weights, chunk, implementation, line)
 
 
+def shorten(run: Run, parts: int) -> Run:
+  """Returns the run with each row read as `parts` rows, with as many tokens."""
+  c = run.config
+  if parts == 1:
+    return run
+  short = {"length": c.length // parts, "batch_size": c.batch_size * parts}
+  short_run = make_run(
+    c.replace(short), run.tokenizer, run.weights, mesh=run.mesh
+  )
+  return dataclasses.replace(short_run, vocabulary_chunk=run.vocabulary_chunk)
+
+
+def count_parts(config: PretrainConfig, step: int) -> int:
+  """Returns as how many rows each row is read at a step of the schedule."""
+  share = step / config.steps
+  if share < config.short_rows:
+    return 4
+  return 2 if share < 1.5 * config.short_rows else 1
+
+
 def choose_chunk(
   vocab_size: int, mesh: jax.sharding.Mesh, memory: int = 0
 ) -> int:

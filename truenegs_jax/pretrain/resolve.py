@@ -152,6 +152,12 @@ def check(config: PretrainConfig) -> None:
       f" model.max_positions={c.model.positions:,}. Lower"
       " --config.length=NUMBER or raise --config.model.max_positions=NUMBER."
     )
+  if c.short_rows and (c.length % 4 or c.length < 32):
+    raise InputError(
+      f"short_rows={c.short_rows:g} reads a row as four, but length={c.length}"
+      " is no multiple of 4 of at least 32. Set --config.length=128, for"
+      " example."
+    )
   is_of_pairs = c.negatives.spares_synonyms or c.model.sharing != "full"
   if c.objective == "mlm" and is_of_pairs:
     raise InputError(

@@ -200,8 +200,10 @@ class Training:
     rows = started.inputs.train_rows
     seed = self._config.seed
     batch = batches_lib.batch_at(rows, done, seed=seed, **self._slice)
-    on_device = sharding.shard_batch(batch, self._mesh)
-    state, terms = started.train_step(state, on_device, started.aux)
+    parts = plan.count_parts(self._config, self.schedule_step)
+    short_rows = batches_lib.split_rows(batch, parts)
+    on_device = sharding.shard_batch(short_rows, self._mesh)
+    state, terms = started.train_steps[parts](state, on_device, started.aux)
     documents_BxL = batch["documents"]  # 0 is padding
     num_tokens = int(np.count_nonzero(documents_BxL)), len(documents_BxL)
     return state, {**terms, "row_tokens": num_tokens}

@@ -21,7 +21,7 @@ from truenegs_jax.config.sections import SIZES, Data
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
-from truenegs_jax.pretrain import describe, model_table, predict_slots
+from truenegs_jax.pretrain import describe, model_table, plan, predict_slots
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import cpu, distributed, progress
 from truenegs_jax.runtime.errors import (
@@ -56,7 +56,8 @@ class Started:
   inputs: Inputs
   state: step_lib.TrainState
   aux: dict[str, jax.Array]  # inputs of the objective other than the batch
-  train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
+  # By the parts of a row: (state, batch, aux) -> (state, terms)
+  train_steps: Mapping[int, jax.stages.Compiled]
   eval_step: Callable[..., step_lib.Terms]  # (params, batch, aux) -> terms
   # Rebuilds the table of a state before a step, if due.
   refresh: Callable[[step_lib.TrainState, int], step_lib.TrainState]
@@ -88,15 +89,15 @@ def prepare_rows(
     InputError: rows are missing, and must be prepared by another command.
   """
   with progress.working(console, "Opening text and rows"):
-    plan = prepare.make_plan(data, length, open_wordnet)
-    is_prepared = plan.is_prepared()
+    rows_plan = prepare.make_plan(data, length, open_wordnet)
+    is_prepared = rows_plan.is_prepared()
   if not is_prepared and distributed.process_count() > 1:
     raise InputError(
-      f"'{plan.folder}' has no rows, and a run of many processes does not"
+      f"'{rows_plan.folder}' has no rows, and a run of many processes does not"
       f" prepare them. First run {program()} prepare with the same --config"
       " flags. Choose a folder that all machines share."
     )
-  return prepare.execute_plan(plan)
+  return prepare.execute_plan(rows_plan)
 
 
 def read_inputs(
@@ -163,7 +164,7 @@ def start(
   else:
     make_state = prepare_state(run, abstract, console)
   aux = make_aux(run, inputs.table)
-  compiled, state = compile_step(run, abstract, aux, make_state, console)
+  compiled, state = compile_steps(run, abstract, aux, make_state, console)
   started = Started(
     run,
     inputs,
@@ -181,8 +182,8 @@ def start(
   origin += f", seed {run.config.seed}"
   if resumed:
     origin = f"resumed at step {int(state.step):,} of '{workdir}'"
-  memory = compiled.memory_analysis()
-  scratch = memory.temp_size_in_bytes if memory else None
+  memory = [x.memory_analysis() for x in compiled.values()]
+  scratch = max(x.temp_size_in_bytes for x in memory) if all(memory) else None
   lines = {
     "start": origin,
     **describe.start_lines(run, inputs, state, aux, scratch),
@@ -199,14 +200,14 @@ def start(
   return started
 
 
-def compile_step(
+def compile_steps(
   run: Run,
   abstract: step_lib.TrainState,
   aux: Mapping[str, jax.Array],
   make_state: Callable[[], step_lib.TrainState],
   console: Console,
-) -> tuple[jax.stages.Compiled, step_lib.TrainState]:
-  """Compiles the training step, and makes the state at the same time."""
+) -> tuple[dict[int, jax.stages.Compiled], step_lib.TrainState]:
+  """Compiles the training steps, and makes the state at the same time."""
   text = "Compiling (kept for the next start)"
   if cpu.ONEDNN in cpu.compiler_options(run.config.model.dtype):
     text = "Compiling"
@@ -214,13 +215,17 @@ def compile_step(
     distributed.raise_everywhere("compile"),
     progress.working(console, text),
   ):
-    lowered = lower_train_step(run, abstract, aux)
+    lowered = {
+      parts: lower_train_step(plan.shorten(run, parts), abstract, aux)
+      for parts in ((4, 2, 1) if run.config.short_rows else (1,))
+    }
     # This thread only waits, so that it can handle a signal. Of many processes
     # each does one after the other, as they may have to wait for one another.
     num_threads = 1 if distributed.process_count() > 1 else 2
     with futures.ThreadPoolExecutor(num_threads) as pool:
-      tasks = pool.submit(lowered.compile), pool.submit(make_state)
-      return tasks[0].result(), tasks[1].result()
+      steps = {n: pool.submit(x.compile) for n, x in lowered.items()}
+      state = pool.submit(make_state)
+      return {n: x.result() for n, x in steps.items()}, state.result()
 
 
 def make_description(run: Run, inputs: Inputs) -> dict[str, Any]:
