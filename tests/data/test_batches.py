@@ -58,6 +58,25 @@ def test_a_batch_has_the_rows_of_its_indices_in_every_process(rows):
       np.testing.assert_array_equal(joined, array)
 
 
+def test_short_rows_are_the_row_and_keep_its_documents_apart(rows):
+  batch = batches_lib.batch_at(rows, 7, batch_size=16, seed=1)
+  short = batches_lib.split_rows(batch, 4)
+  for name in FIELDS:
+    assert short[name].shape == (64, 2) and short[name].dtype == np.int32
+    joined = short[name].reshape(16, 8)
+    np.testing.assert_array_equal(joined, batch[name])
+  numbers = short["row"].reshape(16, 4)
+  assert len(set(short["row"])) == 64 and short["row"].dtype == np.int32
+  assert (numbers // 4 == batch["row"][:, None]).all()
+  halves = [
+    batches_lib.batch_at(rows, 7, batch_size=16, seed=1, process=(p, 2))
+    for p in (0, 1)
+  ]
+  for name, array in short.items():
+    parts = [batches_lib.split_rows(x, 4)[name] for x in halves]
+    np.testing.assert_array_equal(np.concatenate(parts), array)
+
+
 @pytest.mark.parametrize("batch_size", [1, 7, 26, 53])
 def test_each_row_occurs_at_most_once_per_epoch(rows, batch_size):
   num_batches = 53 // batch_size

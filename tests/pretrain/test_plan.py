@@ -106,3 +106,18 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
   assert "2,000 entries of 'train'" in text
   assert "glove.6B.50d.txt" in text.partition("needs ")[2]
   assert not list(tmp_path.iterdir())
+
+
+def test_short_rows_grow_at_their_shares_of_the_schedule():
+  c = get_config("electra_demo", "baseline,runlocal")
+  c.length, c.short_rows, c.steps = 64, 0.5, 20
+  config = PretrainConfig.read(c)
+  parts = [plan.count_parts(config, step) for step in range(20)]
+  assert parts == [4] * 10 + [2] * 5 + [1] * 5
+  run = make_run(c, vocab=("x",) * 99)
+  shapes = [
+    plan.shorten(run, n).abstract_batch()["tokens"].shape for n in parts
+  ]
+  assert set(shapes) == {(32, 16), (16, 32), (8, 64)}
+  whole = PretrainConfig.read(get_config("electra_demo"))
+  assert {plan.count_parts(whole, step) for step in range(1_500)} == {1}

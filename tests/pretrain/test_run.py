@@ -70,6 +70,27 @@ def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch, caplog):
 
 
 @pytest.mark.slow
+def test_run_of_short_rows_and_muon_stopped_twice_ends_bit_equal(
+  first_run, monkeypatch
+):
+  root, flags = first_run
+  flags = [*flags, "--config.short_rows=0.4", "--config.optim.muon_lr=2e-3"]
+  assert run(root / "whole", flags)[0] == 0
+  signals = {3: signal.SIGTERM, 6: signal.SIGINT}  # of rows of 8 and 16 tokens
+  batch_at = run_lib.batches_lib.batch_at
+
+  def batch(rows, step, **more):
+    if step in signals:
+      signal.raise_signal(signals.pop(step))
+    return batch_at(rows, step, **more)
+
+  monkeypatch.setattr(run_lib.batches_lib, "batch_at", batch)
+  codes = [run(root / "parts", flags)[0] for _ in range(3)]
+  assert codes == [errors.SAVED_RESTART, errors.SAVED_INTERRUPT, 0]
+  runs.assert_equal_runs(root / "whole", root / "parts", 12)
+
+
+@pytest.mark.slow
 def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
   first_run, monkeypatch
 ):
