@@ -121,7 +121,7 @@ def score_sentences(
 def measure_pairs(
   model: Model, tokenizer: Any, pairs: list[dict[str, str]]
 ) -> tuple[float, float]:
-  """Returns the percentage of right pairs, a mean of paradigms, and 2 errors."""
+  """Returns the mean percentage of paradigms, and twice its error."""
   good, bad = (
     score_sentences(model, tokenizer, [pair[name] for pair in pairs])
     for name in ("good", "bad")

@@ -39,6 +39,7 @@ VARIANTS = {
   "tiny": dict(embedding_size=32, width=32, layers=2, heads=2, ffn=48),
   "demo": dict(embedding_size=128, width=128, layers=4, heads=2, ffn=192),
   "shallow": dict(embedding_size=256, width=256, layers=2, heads=4, ffn=1024),
+  "mini": dict(embedding_size=256, width=256, layers=4, heads=4, ffn=512),
   "small": dict(embedding_size=384, width=384, layers=10, heads=6, ffn=576),
   "medium": dict(embedding_size=512, width=512, layers=19, heads=8, ffn=768),
   "base": dict(embedding_size=768, width=768, layers=22, heads=12, ffn=1152),
