@@ -304,9 +304,8 @@ class Optim(Section):
   lr: float = key(5e-4, "Learning rate at the peak of the schedule.", low=TINY)
   muon_lr: float = key(
     0.0,
-    "Learning rate at the peak for Muon, which takes the place of Adam for the"
-    " matrices of layers; 0 trains them by Adam. Their weight decay follows"
-    " `lr`.",
+    "Learning rate at the peak of Muon, which replaces Adam for the matrices of"
+    " layers; 0 leaves it out. Their weight decay follows `lr`.",
   )
   warmup_steps: int = key(
     10_000, "Number of first steps with a growing learning rate."

@@ -20,9 +20,7 @@ MEAN_DECAY = 0.9
 EPSILON = 1e-6
 # Of Muon's code (Jordan et al. 2024).
 MUON_DECAY = 0.95  # of the momentum
-MUON_EPSILON = 1e-8
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of the powers 1, 3 and 5
-NEWTON_SCHULZ_STEPS = 5
+NEWTON_SCHULZ = 5 * [(3.4445, -4.7750, 2.0315)]  # of the powers 1, 3 and 5
 MUON_RMS = 0.2  # root mean square of updates before the learning rate
 HIGH_RATE = 0.05  # above it, runs draw a warning
 
@@ -192,12 +190,9 @@ def scale_by_muon() -> optax.GradientTransformation:
   """
 
   def scale(momentum: Array) -> Array:
-    if momentum.ndim == 2:
-      update = _orthogonalize(momentum)
-    else:
-      parts = [_orthogonalize(x) for x in jnp.unstack(momentum, axis=1)]
-      update = jnp.stack(parts, axis=1)
-    return MUON_RMS * max(update.shape[0], update.shape[-1]) ** 0.5 * update
+    if momentum.ndim == 3:
+      return jnp.stack([*map(scale, jnp.unstack(momentum, axis=1))], axis=1)
+    return MUON_RMS * max(momentum.shape) ** 0.5 * _orthogonalize(momentum)
 
   return optax.chain(
     optax.trace(MUON_DECAY, nesterov=True),
@@ -213,10 +208,9 @@ def _orthogonalize(matrix_DxF: Array) -> Array:
   """
   is_tall = matrix_DxF.shape[0] > matrix_DxF.shape[1]
   x = matrix_DxF.T if is_tall else matrix_DxF
-  x = x / (jnp.linalg.norm(x) + MUON_EPSILON)
-  for _ in range(NEWTON_SCHULZ_STEPS):
+  x = x / (jnp.linalg.norm(x) + EPSILON)
+  for linear, cubic, quintic in NEWTON_SCHULZ:
     gram = x @ x.T
-    linear, cubic, quintic = NEWTON_SCHULZ
     x = linear * x + (cubic * gram + quintic * gram @ gram) @ x
   return x.T if is_tall else x
 
