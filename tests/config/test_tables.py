@@ -39,3 +39,5 @@ def test_a_section_is_read_with_defaults_for_missing_keys():
   assert (optim.lr, optim.weight_decay) == (0.5, 0.0)
   default = sections.Optim.list_keys()["warmup_steps"].default
   assert optim.warmup_steps == default  # no key of fine-tuning
+  # Its rate per layer would not be Muon's.
+  assert "optim.muon_lr" not in TABLES["finetune"]

@@ -96,6 +96,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
 ):
   root, flags = first_run
   flags = [*flags, "--config.steps=100", "--config.minutes=0.2"]
+  flags += ["--config.optim.muon_lr=0.01"]
   secs, signals = [0.0], {}
   batch_at = run_lib.batches_lib.batch_at
 
@@ -114,6 +115,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
   monkeypatch.setattr(guards, "Clock", limit)
   code, output = start("limited")
   assert code == 0 and "12 of 100 steps fit into minutes=0.2" in output
+  assert "Muon for matrices of layers, peak 0.01" in " ".join(output.split())
   rates = [x["lr"] for x in runs.read_records(root / "limited")]
   assert rates[-1] == pytest.approx(0.002 / 12, rel=0.05)
   signals |= {5: signal.SIGTERM}

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import Optim
-from truenegs_jax.train import optim
+from truenegs_jax.train import optim, sharding
 
 
 def rate_at(name, t, **sizes):
@@ -132,13 +132,123 @@ def test_networks_that_are_clipped_apart_have_optimizers_of_their_own(
   assert np.all(np.abs(head) < np.abs(together["head"]["bias"]))
 
 
-def test_frozen_parameters_without_gradient_stay_as_they_are():
-  params = random_params(0)
-  tx = optim.make_optimizer(lambda _: 0.1, Optim(), frozen=("encoder",))
+@pytest.mark.parametrize("muon_lr", [0.0, 0.1])
+def test_frozen_parameters_without_gradient_stay_as_they_are(muon_lr):
+  params = layered_params(0)
+  options = Optim(muon_lr=muon_lr)
+  frozen = ("bert", "pooled")
+  tx = optim.make_optimizer(lambda _: 0.1, options, frozen=frozen)
   zeros = jax.tree.map(jnp.zeros_like, params)
   updates, _ = tx.update(zeros, tx.init(params), params)
-  assert not any(np.any(x) for x in jax.tree.leaves(updates["encoder"]))
+  for name in frozen:
+    assert not any(np.any(x) for x in jax.tree.leaves(updates[name]))
   assert np.all(updates["embeddings"]["word"])  # decays
+
+
+def layered_params(seed):
+  """Draws a network with kernels of layers that are square, wide and fused."""
+  rng = np.random.default_rng(seed)
+
+  def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+  layer = {
+    "query": {"kernel": normal(8, 8), "bias": normal(8)},
+    "ffn_gated": {"kernel": normal(8, 2, 16)},
+    "ffn_output": {"kernel": normal(16, 8), "bias": normal(8)},
+    "norm": {"scale": normal(8)},
+  }
+  return {
+    "embeddings": {"word": normal(9, 8)},
+    "bert": {"layer_0": layer, "project": {"kernel": normal(8, 8)}},
+    "pooled": {"pooler": {"kernel": normal(8, 8)}},
+    "mlm_head": {"dense": {"kernel": normal(8, 8), "bias": normal(8)}},
+  }
+
+
+def updates_of_steps(options, steps=3, **more):
+  """Returns the parameters, and the updates of some steps."""
+  rate = optim.make_schedule("bert", peak=0.1, warmup_steps=2, total_steps=20)
+  tx = optim.make_optimizer(rate, options, **more)
+  params = layered_params(0)
+  state = tx.init(params)
+  updates = []
+  for t in range(steps):
+    update, state = tx.update(layered_params(t + 1), state, params)
+    updates.append(flatten(update))
+  return flatten(params), updates
+
+
+def orthogonalize(x):
+  """Makes a matrix about orthogonal, as Jordan et al. 2024, in f64."""
+  x = x / np.linalg.norm(x)
+  for _ in range(5):
+    square = x @ x.T
+    x = 3.4445 * x - 4.7750 * square @ x + 2.0315 * square @ square @ x
+  return x
+
+
+def test_matrices_of_layers_get_muons_updates_in_numpy():
+  options = Optim(lr=0.1, muon_lr=0.3, weight_decay=0.5)
+  params, updates = updates_of_steps(options)
+  kernels = [path for path in params if "layer_0" in path and "kernel" in path]
+  assert len(kernels) == 3
+  momenta = dict.fromkeys(kernels, 0.0)
+  for t, update in enumerate(updates):
+    grads = flatten(layered_params(t + 1))
+    norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
+    schedule = (0.0, 0.5, 0.9)[t]
+    for path in kernels:
+      momenta[path] = 0.95 * momenta[path] + grads[path] / norm
+      nesterov = 0.95 * momenta[path] + grads[path] / norm
+      fused = nesterov if nesterov.ndim == 3 else nesterov[:, None]
+      parts = [orthogonalize(x) for x in np.moveaxis(fused, 1, 0)]
+      expected = np.stack(parts, axis=1).reshape(nesterov.shape)
+      expected *= 0.2 * max(nesterov.shape[0], nesterov.shape[-1]) ** 0.5
+      # The decay follows the rate of Adam.
+      expected = 0.3 * expected + 0.1 * 0.5 * params[path]
+      np.testing.assert_allclose(
+        update[path], -schedule * expected, rtol=1e-3, atol=2e-5, err_msg=path
+      )
+
+
+def test_muon_leaves_all_else_to_adam():
+  _, by_adam = updates_of_steps(Optim(lr=0.1))
+  _, by_both = updates_of_steps(Optim(lr=0.1, muon_lr=0.3))
+  for adam, both in zip(by_adam, by_both, strict=True):
+    for path, update in adam.items():
+      is_muon = "layer_0" in path and "kernel" in path
+      assert np.array_equal(both[path], update) != is_muon or not update.any()
+
+
+def test_without_muon_the_state_is_adams_alone():
+  params = layered_params(0)
+  state = optim.make_optimizer(lambda _: 0.1, Optim()).init(params)
+  assert isinstance(state[1], optim.PlainAdamState)
+  assert jax.tree.structure(state[1].mean) == jax.tree.structure(params)
+
+
+@pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
+def test_muon_is_the_same_on_a_mesh(preset):
+  spec = sharding.get_mesh_spec(preset)
+  mesh = sharding.make_mesh(spec)
+  tx = optim.make_optimizer(lambda _: 1.0, Optim(lr=1.0, muon_lr=1.0))
+  params = layered_params(0)
+  arguments = {"params": params, "opt_state": tx.init(params)}
+  shardings = sharding.tree_shardings(arguments, mesh, spec)
+  placed = jax.device_put(arguments, shardings)
+  kernel = placed["params"]["bert"]["layer_0"]["ffn_gated"]["kernel"]
+  momentum = [x for x in jax.tree.leaves(placed["opt_state"]) if x.ndim == 3]
+  assert momentum[0].sharding == kernel.sharding
+  assert not kernel.sharding.is_fully_replicated
+  grads = jax.device_put(layered_params(1), shardings["params"])
+  update = jax.jit(tx.update)
+  split, _ = update(grads, placed["opt_state"], placed["params"])
+  one, _ = update(layered_params(1), arguments["opt_state"], params)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+    *(split, one),
+  )
 
 
 def make_network(layers, role="discriminator"):

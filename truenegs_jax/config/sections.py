@@ -294,7 +294,7 @@ class Data(Section):
 
 
 class Optim(Section):
-  """Adam without bias correction, as ELECTRA's code has it."""
+  """Adam without bias correction, as ELECTRA's code has it, and Muon."""
 
   schedule: str = choice(
     ("electra", "bert", "wsd"),
@@ -304,8 +304,8 @@ class Optim(Section):
   lr: float = key(5e-4, "Learning rate at the peak of the schedule.", low=TINY)
   muon_lr: float = key(
     0.0,
-    "Peak of the learning rate of the layers' matrices by Muon, which takes the"
-    " place of Adam there; 0 leaves it out.",
+    "Learning rate at the peak of Muon, which replaces Adam for the matrices of"
+    " layers; 0 leaves it out. Their weight decay follows `lr`.",
   )
   warmup_steps: int = key(
     10_000, "Number of first steps with a growing learning rate."

@@ -211,7 +211,8 @@ class Study(Section):
 Table = dict[str, Key]
 
 PRETRAIN: Table = PretrainConfig.list_keys()
-SCHEDULES = "optim.warmup_steps", "optim.decay_steps"  # not in fine-tuning
+# Not in fine-tuning.
+OMITTED = "optim.warmup_steps", "optim.decay_steps", "optim.muon_lr"
 
 
 def _derive(
@@ -235,7 +236,7 @@ TABLES: dict[str, Table] = {
       *("model.attention", "model.variant"),
       *(f"model.{name}" for name in SIZES),
       *("data.vocab", "data.lowercase", "data.accents"),
-      *(x for x in PRETRAIN if x.startswith("optim.") and x not in SCHEDULES),
+      *(x for x in PRETRAIN if x.startswith("optim.") and x not in OMITTED),
       *("mesh.preset", "mesh.model"),
       *("log.every_steps", "log.writers"),
     ),

@@ -99,6 +99,9 @@ def report_lines(
   """Returns the lines that dry runs and starts report: name -> text."""
   c = run.config
   o = c.optim
+  muon = ""
+  if o.muon_lr:
+    muon = f", Muon for matrices of layers, peak {o.muon_lr:g}"
   flops = row_flops(run)
   rows = c.steps * c.batch_size
   steps = f"{c.steps:,}"
@@ -115,7 +118,7 @@ def report_lines(
     f" {flops * rows:.4g} in total",
     "optimizer": f"{o.schedule} schedule, peak {o.lr:g}, {o.warmup_steps:,}"
     f" warm-up steps, accumulation {o.accumulation}, {c.model.dtype}, remat"
-    f" {c.model.remat}",
+    f" {c.model.remat}{muon}",
     "attention": run.attention_line,
   }
 
