@@ -5,7 +5,7 @@
 
 It is ModernBERT's network, four layers of 256, and learns rows of 128 tokens, of
 which most of the run reads parts: the fastest way to a low loss that we found
-(docs/explanation/hour.md). The vocabulary is trained from the text. For another
+(studies/hour). The vocabulary is trained from the text. For another
 language than English, set --config.data.language=de, for example. Arguments are
 a recipe (`proper` is the default) and
 

@@ -30,7 +30,7 @@ from truenegs_jax.workdir.saved_model import build_model
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 # Configs with values of their own after `continue`.
-OWN = ("bert_own", "electra_own", "modern_base")
+OWN = ("bert_own", "electra_own", "modern_base", "own")
 NAMES = sorted(
   path.stem
   for path in CONFIGS.glob("[a-z]*.py")
