@@ -4,8 +4,8 @@ The rules are ELECTRA's (google-research/electra, `pretrain_helpers.py:mask`)
 with one change: positions are drawn without replacement, which its author calls
 the fix (issue 41 of that repository).
 
-K depends on the length of the rows only. Slots that a short row does not need
-have weight 0 and position 0.
+K depends on the length of the rows and on the options only. Slots that a row
+does not need have weight 0 and position 0.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from truenegs_jax.objectives.negatives import Aux
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -50,6 +51,7 @@ class MaskingOptions:
   vocab_size: int  # V; random tokens are any of these ids, as in BERT
   mask_prob: float = 0.15  # share of a row's real tokens that become slots
   style: str = "electra_85_15"  # a name in STYLES
+  final_prob: float = 0.0  # share at the end of a run; 0 for `mask_prob`
 
   @classmethod
   def for_tokenizer(cls, tokenizer: Any, **recipe: Any) -> "MaskingOptions":
@@ -60,6 +62,16 @@ class MaskingOptions:
       vocab_size=len(tokenizer.vocab),
       **recipe,
     )
+
+  @property
+  def last_prob(self) -> float:
+    """The share at the end of a run, which evaluation uses."""
+    return self.final_prob or self.mask_prob
+
+  @property
+  def largest_prob(self) -> float:
+    """The largest share of a run, which determines K."""
+    return max(self.mask_prob, self.final_prob)
 
 
 @jax.tree_util.register_dataclass
@@ -82,6 +94,7 @@ def hide_slots(
   documents_BxL: Array,
   keys_B: Array,
   options: MaskingOptions,
+  aux: Aux | None = None,
 ) -> tuple[Slots, Array]:
   """Returns the slots to predict, and the tokens `[B, L]` with them hidden.
 
@@ -94,9 +107,10 @@ def hide_slots(
   >>> slots.positions_BxK.shape, bool((masked_BxL != tokens_BxL).sum() <= 1)
   ((1, 1), True)
 
-  `documents_BxL` is 0 for padding, `keys_B` is of `rng.row_keys`.
+  `documents_BxL` is 0 for padding, `keys_B` is of `rng.row_keys`. The share is
+  `mask_prob` of `aux`, f32 [], or else `options.last_prob`.
   """
-  slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options)
+  slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options, aux or {})
   return slots, apply_mask(tokens_BxL, slots, keys_B, options)
 
 
@@ -105,6 +119,7 @@ def choose_slots(
   documents_BxL: Array,
   keys_B: Array,
   options: MaskingOptions,
+  aux: Aux,
 ) -> Slots:
   """Draws the positions to predict, uniformly over the candidates.
 
@@ -112,11 +127,12 @@ def choose_slots(
   of n real tokens, special ones included, uses round(mask_prob * n) slots
   (halves to even), at least 1 and at most K, but not more than candidates.
   """
+  mask_prob = aux.get("mask_prob", options.last_prob)
   real_BxL = documents_BxL != 0
   never = jnp.array(options.never_masked, tokens_BxL.dtype)
   candidate_BxL = real_BxL & ~jnp.isin(tokens_BxL, never)
-  k = num_slots(tokens_BxL.shape[1], options.mask_prob)
-  num_used_B = jnp.round(options.mask_prob * real_BxL.sum(axis=1))
+  k = num_slots(tokens_BxL.shape[1], options.largest_prob)
+  num_used_B = jnp.round(mask_prob * real_BxL.sum(axis=1))
   num_used_B = jnp.clip(num_used_B, 1, k)
   num_used_B = jnp.minimum(num_used_B, candidate_BxL.sum(axis=1))
   uniform_BxL = rng.uniform(keys_B, candidate_BxL.shape[1:], site=POSITION_SITE)

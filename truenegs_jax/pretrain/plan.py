@@ -131,6 +131,12 @@ class Run:
       decay_steps=o.decay_steps,
     )
 
+  def mask_prob(self, step: int) -> np.ndarray:
+    """Returns the share of hidden tokens after `step` steps, f32 []."""
+    m = self.options.masking
+    change = (m.last_prob - m.mask_prob) * step / self.config.steps
+    return np.array(m.mask_prob + change, np.float32)
+
   @property
   def tx(self) -> optax.GradientTransformation:
     """The optimizer."""
@@ -229,6 +235,10 @@ class Run:
       aux["edges_V"] = jax.ShapeDtypeStruct(
         (vocab_size,), jnp.uint8, sharding=replicated
       )
+    if self.options.masking.final_prob:
+      aux["mask_prob"] = jax.ShapeDtypeStruct(
+        (), jnp.float32, sharding=replicated
+      )
     return aux
 
 
@@ -273,7 +283,10 @@ def make_options(
   names = sections.ObjectiveConfig.list_keys()
   return Options(
     masking=masking.MaskingOptions.for_tokenizer(
-      tokenizer, mask_prob=c.masking.prob, style=c.masking.style
+      tokenizer,
+      mask_prob=c.masking.prob,
+      style=c.masking.style,
+      final_prob=c.masking.final_prob,
     ),
     vocabulary_chunk=vocabulary_chunk,
     **{name: getattr(c.negatives, name) for name in names},

@@ -201,7 +201,11 @@ class Training:
     seed = self._config.seed
     batch = batches_lib.batch_at(rows, done, seed=seed, **self._slice)
     on_device = sharding.shard_batch(batch, self._mesh)
-    state, terms = started.train_step(state, on_device, started.aux)
+    aux = started.aux
+    if "mask_prob" in aux:
+      mask_prob = started.run.mask_prob(self.schedule_step)
+      aux = {**aux, "mask_prob": sharding.replicate(mask_prob, self._mesh)}
+    state, terms = started.train_step(state, on_device, aux)
     documents_BxL = batch["documents"]  # 0 is padding
     num_tokens = int(np.count_nonzero(documents_BxL)), len(documents_BxL)
     return state, {**terms, "row_tokens": num_tokens}
