@@ -28,7 +28,7 @@ def make_predict(seed):
   mesh = sharding.make_mesh(spec, jax.devices()[:1])
   run = types.SimpleNamespace(
     model=MODEL,
-    options=Options(masking=MASKING),
+    options=Options(masking=MASKING, strict_subword=False),
     edges_V=None,
     mesh=mesh,
     mesh_spec=spec,

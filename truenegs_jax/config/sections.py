@@ -141,6 +141,11 @@ class Masking(Section):
     " DeBERTaV3's.",
     is_open=True,
   )
+  unit: str = choice(
+    ("token", "word"),
+    'What is hidden: "token" draws single tokens; "word" draws whole words and'
+    " hides all tokens of a word.",
+  )
 
 
 class Generator(Section):

@@ -54,7 +54,8 @@ def describe_objective(config: PretrainConfig) -> str:
   share = f"{m.prob:.0%}"
   if m.final_prob:
     share += f" to {m.final_prob:.0%}"
-  return f"{recipe}; {share} masked ({m.style})"
+  words = ", whole words" if m.unit == "word" else ""
+  return f"{recipe}; {share} masked ({m.style}{words})"
 
 
 def row_flops(run: Run) -> float:
@@ -67,7 +68,8 @@ def row_flops(run: Run) -> float:
   roles = run.model.roles
   options = run.options
   length = run.config.length
-  slots = masking.num_slots(length, options.masking.largest_prob)
+  m = options.masking
+  slots = masking.num_slots(length, m.mask_prob, m.final_prob)
   forward = 0.0
   for role, config in roles.items():
     forward += length * encoder_flops(run.model, role, length)
