@@ -96,7 +96,8 @@ def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
   and `eligible`, by `strict_subword`.
   """
   options = run.options
-  aux = {"edges_V": run.edges_V}
+  edges_V = run.edges_V
+  aux = {} if edges_V is None else {"edges_V": edges_V}
 
   def predict(
     params: dict, batch: Mapping[str, jax.Array], width: int
@@ -128,7 +129,7 @@ def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
       "weight": slots.weight_BxK,
       "predicted": predicted_BxK,
       "probability": jnp.exp(-compute(gold_BxK=predicted_BxK).loss_BxK),
-      "eligible": mlm.is_whole_word(batch, slots.positions_BxK, run.edges_V)
+      "eligible": mlm.is_whole_word(batch, slots.positions_BxK, aux["edges_V"])
       if options.strict_subword
       else jnp.ones_like(slots.gold_BxK, bool),
     }
