@@ -174,7 +174,6 @@ def draw_words(
   than there are slots left is skipped, as in BERT's code. If no word fits, all
   candidates are returned, of which the slots are single tokens.
   """
-  joined_J &= candidate_L[:-1] & candidate_L[1:]
   index_L = jnp.arange(len(candidate_L))
   is_first_L = jnp.pad(~joined_J, (1, 0), constant_values=True)
   first_L = jax.lax.cummax(jnp.where(is_first_L, index_L, 0))
