@@ -3,9 +3,9 @@
   truenegs main --config=own[:ARG,...] \\
     --config.data.sources='texts/*.txt' --config.minutes=45 --workdir=runs/mine
 
-It is ModernBERT's network, four layers of 256, and learns rows of 128 tokens, of
-which most of the run reads parts: the fastest way to a low loss that we found
-(studies/hour). The vocabulary is trained from the text. For another
+It is ModernBERT's network, four layers of 256, and learns rows of 128 tokens,
+of which most of the run reads parts: the fastest way to a low loss that we
+found (studies/hour). The vocabulary is trained from the text. For another
 language than English, set --config.data.language=de, for example. Arguments are
 a recipe (`proper` is the default) and
 

@@ -27,6 +27,7 @@ TERMS = {
     "model.attention": "flash attention",
     "model.remat": "gradient checkpointing, rematerialization",
     "masking.prob": "mask probability, masking rate",
+    "masking.unit": "whole word masking",
   },
   "reference/commands": {
     "environment-variables": "environment variable, environment variables",

@@ -20,7 +20,7 @@ case_of = functools.cache(oracle.make_case)
 @pytest.mark.parametrize(
   "fields",
   [
-    {"discriminator_label": 0.0},
+    {"discriminator_label": 0.0, "unit": "word"},
     {"prediction": "sample", "discriminator_label": 0.25, "smoothing": 0.3},
     {
       "discriminator_label": -1.0,
@@ -43,6 +43,7 @@ RECIPES = {
   "prediction": st.sampled_from(("argmax", "sample")),
   "discriminator_label": st.sampled_from((-1.0, 0.0, 0.5, 1.0)),
   "style": st.sampled_from(("80_10_10", "electra_85_15")),
+  "unit": st.sampled_from(("token", "word")),
   "hard_correction": st.booleans(),
   "strict_subword": st.booleans(),
   "smoothing": st.sampled_from((0.0, 0.1, 1.0)),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from support import tiny
+from truenegs_jax.data.vocabulary import word_edges
 from truenegs_jax.objectives import masking
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import sharding
@@ -50,11 +51,11 @@ def make_keys(rows, step=0):
 hide = jax.jit(masking.hide_slots, static_argnums=3)
 
 
-def hide_on_host(tokens, documents, options=tiny.MASKING, step=0):
+def hide_on_host(tokens, documents, options=tiny.MASKING, step=0, aux=None):
   """Returns slots and masked rows as numpy arrays."""
   keys_B = make_keys(len(tokens), step)
   return jax.device_get(
-    hide(jnp.asarray(tokens), jnp.asarray(documents), keys_B, options)
+    hide(jnp.asarray(tokens), jnp.asarray(documents), keys_B, options, aux)
   )
 
 
@@ -63,9 +64,9 @@ def full_rows(token=9, length=LENGTH, rows=ROWS):
   return tokens, np.ones_like(tokens)
 
 
-def count_slots(slots):
-  """Counts the slots in use at each position, `[rows, LENGTH]`."""
-  num_slots = np.zeros((len(slots.weight_BxK), LENGTH), np.int64)
+def count_slots(slots, length=LENGTH):
+  """Counts the slots in use at each position, `[rows, length]`."""
+  num_slots = np.zeros((len(slots.weight_BxK), length), np.int64)
   row, k = np.nonzero(slots.weight_BxK)
   np.add.at(num_slots, (row, slots.positions_BxK[row, k]), 1)
   return num_slots
@@ -84,6 +85,7 @@ def test_the_number_of_slots_is_the_released_one():
   for length, slots in ((128, 19), (512, 79), (64, 9), (4, 1)):
     assert masking.num_slots(length, 0.15) == slots
   assert masking.num_slots(512, 0.25) == 130
+  assert masking.num_slots(128, 0.4, 0.15) == masking.num_slots(128, 0.15, 0.4)
 
 
 def test_the_slots_in_use_are_a_rounded_share_of_the_real_tokens():
@@ -209,14 +211,123 @@ def test_draws_without_replacement_are_uniform_and_independent():
     assert abs(z_score((a & b).sum(), a.size, chance)) < MAX_Z
 
 
-def test_slots_do_not_depend_on_devices_or_other_rows():
-  options = dataclasses.replace(tiny.MASKING, style="80_10_10")
+def test_the_share_of_a_step_decides_how_many_slots_are_used():
+  options = dataclasses.replace(tiny.MASKING, mask_prob=0.4, final_prob=0.2)
+  rows = full_rows(rows=8)
+  drawn = {}
+  for share in (0.4, 0.3, 0.2):
+    slots, _ = hide_on_host(
+      *rows, options, aux={"mask_prob": np.float32(share)}
+    )
+    assert slots.weight_BxK.shape == (8, masking.num_slots(LENGTH, 0.4))
+    assert (slots.weight_BxK.sum(axis=1) == round(share * LENGTH)).all()
+    drawn[share] = count_slots(slots)
+  assert (drawn[0.2] <= drawn[0.3]).all() and (drawn[0.3] <= drawn[0.4]).all()
+  slots, _ = hide_on_host(*rows, options)  # as in evaluation
+  np.testing.assert_array_equal(count_slots(slots), drawn[0.2])
+
+
+WORD = dataclasses.replace(tiny.MASKING, unit="word")
+FIRST, NEXT = 20, 50  # ids of first pieces, and of others from NEXT on
+TOKENS = {  # of [PAD], [UNK], [CLS], [SEP] and [MASK], first and other pieces
+  "wordpiece": ("[PAD] [UNK] [CLS] [SEP] [MASK]", "w", "##s"),
+  "byte-level": ("<pad> <unk> <s> </s> [MASK]", "Ġw", "s"),
+  "metaspace": ("<pad> <unk> <s> </s> [MASK]", "▁w", "s"),
+}
+
+
+def make_edges(kind):
+  specials, first, other = TOKENS[kind]
+  tokens = [f"{first if i < NEXT else other}{i}" for i in range(5, tiny.V)]
+  return word_edges([*specials.split(" "), *tokens])
+
+
+def make_words(rows):
+  """Draws rows of words of 1 to 4 pieces, cut into two documents of a batch.
+
+  Returns the tokens, the documents and numbers of the words of each row; those
+  of [SEP] and [CLS] and of padding are -1.
+  """
+  draw = np.random.default_rng(0)
+  documents = np.ones((rows, LENGTH), np.int32)
+  is_piece = np.zeros(documents.shape, bool)
+  for row in range(rows):
+    sizes = draw.choice([1, 1, 1, 2, 3, 4], LENGTH)
+    starts = np.cumsum(sizes)
+    is_piece[row] = ~np.isin(np.arange(LENGTH), [0, *starts])
+    documents[row, draw.integers(40, 90) :] = 2
+    documents[row, draw.integers(100, LENGTH) :] = 0
+  tokens = np.where(is_piece, NEXT, FIRST) + draw.integers(
+    0, 20, is_piece.shape
+  )
+  begins = ~is_piece | (np.diff(documents, axis=1, prepend=1) != 0)
+  # Half of the rows have [SEP] and [CLS] in the midst of words.
+  tokens[::2, 30] = tiny.SEP
+  tokens[::2, 31] = tiny.CLS
+  begins[::2, 30:33] = True
+  words = np.cumsum(begins, axis=1)
+  words[(documents == 0) | np.isin(tokens, (tiny.SEP, tiny.CLS))] = -1
+  return tokens.astype(np.int32), documents, words
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_words_are_hidden_whole_or_not_at_all(kind):
+  tokens, documents, words = make_words(256)
+  aux = {"edges_V": make_edges(kind)}
+  slots, _ = hide_on_host(tokens, documents, WORD, aux=aux)
+  hidden = count_slots(slots)
+  assert hidden.max() == 1 and not hidden[words < 0].any()
+  ids = (words + 200 * np.arange(256)[:, None])[words >= 0]
+  sizes = np.bincount(ids)
+  taken = np.bincount(ids, hidden[words >= 0])
+  assert np.isin(taken / np.maximum(sizes, 1), (0, 1)).all()
+  # All words are as likely, but for the skipped ones.
+  shares = [(taken[sizes == n] > 0).mean() for n in (1, 2, 3, 4)]
+  assert min(shares) > 0.8 * max(shares)
+  by_token, _ = hide_on_host(tokens, documents)
+  share = hidden.sum() / by_token.weight_BxK.sum()
+  assert share == pytest.approx(1, abs=0.002)
+  # The end of a document ends a word: its parts are hidden apart.
+  cut = (np.diff(documents, axis=1) == 1) & (tokens[:, 1:] >= NEXT)
+  assert (hidden[:, 1:] != hidden[:, :-1])[cut].any()
+
+
+def test_words_beyond_the_slots_are_skipped_and_a_row_hides_a_token():
+  edges = make_edges("wordpiece")
+  tokens, documents = full_rows(FIRST, length=16, rows=64)
+  tokens[:, 2:5] = NEXT  # the word 1 to 4 does not fit into two slots
+  slots, _ = hide_on_host(tokens, documents, WORD, aux={"edges_V": edges})
+  hidden = count_slots(slots, 16)
+  assert (hidden.sum(axis=1) == 2).all() and not hidden[:, 1:5].any()
+  tokens[:, 1:] = NEXT  # one word
+  slots, _ = hide_on_host(tokens, documents, WORD, aux={"edges_V": edges})
+  hidden = count_slots(slots, 16)
+  assert (hidden.sum(axis=1) == 2).all() and hidden.any(axis=0).all()
+
+
+def test_without_pieces_words_are_tokens():
+  batch = tiny.make_batch(0, rows=64)
+  rows = batch["tokens"], batch["documents"]
+  aux = {"edges_V": np.full(tiny.V, 2, np.uint8)}
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    hide_on_host(*rows, WORD, aux=aux),
+    hide_on_host(*rows),
+  )
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_slots_do_not_depend_on_devices_or_other_rows(unit):
+  options = dataclasses.replace(
+    tiny.MASKING, style="80_10_10", unit=unit, final_prob=0.3
+  )
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   batch = tiny.make_batch(0, rows=64, length=128)
+  aux = {"edges_V": make_edges("wordpiece"), "mask_prob": np.float32(0.2)}
 
   def draw(tokens, documents, row_B):
     keys_B = rng.row_keys(jax.random.key(0), 3, row_B)
-    return masking.hide_slots(tokens, documents, keys_B, options)
+    return masking.hide_slots(tokens, documents, keys_B, options, aux)
 
   arrays = [batch[name] for name in ("tokens", "documents", "row")]
   split = jax.device_put(arrays, sharding.batch_sharding(mesh))

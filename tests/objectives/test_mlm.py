@@ -22,7 +22,7 @@ case_of = functools.cache(oracle.make_case)
   ("layout", "train", "fields"),
   [
     ("bits", True, {"drop_prob": 0.25}),
-    ("ids", True, {"smoothing": 0.3, "smoothing_by": "model"}),
+    ("ids", True, {"smoothing": 0.3, "smoothing_by": "model", "unit": "word"}),
     ("ids", False, {"smoothing": 0.3, "smoothing_by": "balanced"}),
   ],
 )

@@ -5,13 +5,14 @@ import io
 import types
 
 import jax
+import numpy as np
 import pytest
 from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
-from truenegs_jax.pretrain import describe, plan
+from truenegs_jax.pretrain import describe, plan, start
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.train import sharding
 from truenegs_jax.workdir.saved_model import build_model
@@ -90,6 +91,24 @@ def test_pieces_are_spared_where_spaces_are_marked(vocab, is_strict):
   c = get_config("electra_demo")
   c.negatives.strict_subword = False
   assert make_run(c, vocab).options.strict_subword == is_strict
+
+
+def test_the_objective_gets_arrays_only_for_keys_that_need_them():
+  c = get_config("bert_own", "baseline")
+  c.negatives.strict_subword = False
+  assert make_run(c).abstract_aux() == {}
+  c.masking.update({"prob": 0.4, "final_prob": 0.15, "unit": "word"})
+  run = make_run(c)
+  aux = start.make_aux(run, None)
+  assert aux.keys() == {"edges_V", "mask_prob"}
+  assert aux["mask_prob"] == np.float32(0.15)
+  described = jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), aux)
+  assert described == {
+    name: (x.shape, x.dtype, x.sharding)
+    for name, x in run.abstract_aux().items()
+  }
+  text = describe.describe_objective(run.config)
+  assert "40% to 15% masked (80_10_10, whole words)" in text
 
 
 def test_dry_run_writes_nothing(tmp_path, monkeypatch):

@@ -19,7 +19,9 @@ WORDS = [f"w{i}" for i in range(5, tiny.V)]
 TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
 LENGTH = 32
 MODEL = tiny.make_model()
-MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
+MASKING = dataclasses.replace(
+  tiny.MASKING, style="80_10_10", mask_prob=0.5, final_prob=0.25
+)
 
 
 def make_predict(seed):
@@ -28,7 +30,7 @@ def make_predict(seed):
   mesh = sharding.make_mesh(spec, jax.devices()[:1])
   run = types.SimpleNamespace(
     model=MODEL,
-    options=Options(masking=MASKING),
+    options=Options(masking=MASKING, strict_subword=False),
     edges_V=None,
     mesh=mesh,
     mesh_spec=spec,

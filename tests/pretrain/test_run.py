@@ -1,5 +1,6 @@
 """Runs are stopped, resumed, started twice and started wrongly."""
 
+import dataclasses
 import functools
 import json
 import re
@@ -8,6 +9,7 @@ import signal
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 from support import runs
@@ -67,6 +69,41 @@ def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch, caplog):
   code, output = run(stopped, flags)
   assert code == 0 and "resume" in output
   runs.assert_equal_runs(root / "first", stopped, 12)
+
+
+def test_the_share_of_hidden_tokens_is_linear_also_after_a_resume(
+  first_run, monkeypatch
+):
+  root, flags = first_run
+  flags = [*flags, "--config.steps=6", "--config.masking.unit=word"]
+  flags += ["--config.masking.prob=0.4", "--config.masking.final_prob=0.1"]
+  start = run_lib.start_lib.start
+  shares = {"train_step": [], "eval_step": []}
+
+  def record(started, name):
+    def step(*args):
+      shares[name].append(float(args[-1]["mask_prob"]))
+      return getattr(started, name)(*args)
+
+    return step
+
+  def start_recorded(*args):
+    started = start(*args)
+    steps = {name: record(started, name) for name in shares}
+    return dataclasses.replace(started, **steps)
+
+  monkeypatch.setattr(run_lib.start_lib, "start", start_recorded)
+  assert run(root / "linear", flags)[0] == 0
+  expected = [0.4, 0.35, 0.3, 0.25, 0.2, 0.15]
+  assert shares["train_step"] == pytest.approx(expected)
+  assert shares["eval_step"] and min(shares["eval_step"]) == np.float32(0.1)
+  assert max(shares["eval_step"]) == np.float32(0.1)
+  shutil.copytree(root / "linear", root / "resumed")
+  for step in ("5", "6"):
+    shutil.rmtree(root / "resumed" / "checkpoints" / step)
+  assert run(root / "resumed", flags)[0] == 0
+  assert shares["train_step"][6:] == shares["train_step"][3:6]
+  runs.assert_equal_runs(root / "linear", root / "resumed", 6)
 
 
 @pytest.mark.slow

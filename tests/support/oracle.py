@@ -29,10 +29,10 @@ PIECES = np.arange(50, V)  # the `##` tokens
 Sums = dict[str, tuple]
 
 
-def make_options(*, style="80_10_10", **fields) -> Options:
+def make_options(*, style="80_10_10", unit="token", **fields) -> Options:
   """Builds options for the tiny vocabulary, with many slots."""
   masking_options = dataclasses.replace(
-    tiny.MASKING, mask_prob=0.4, style=style
+    tiny.MASKING, mask_prob=0.4, style=style, unit=unit
   )
   return Options(masking=masking_options, **fields)
 
@@ -235,6 +235,7 @@ def draw_slots(options: Options, case: Case) -> Draws:
       inputs["documents"],
       rng_lib.purpose_keys(keys_B, rng_lib.MASK),
       options.masking,
+      {"edges_V": case.edges_V},
     )
   )
   positions_BxK, weight_BxK = drawn.positions_BxK, drawn.weight_BxK

@@ -128,12 +128,23 @@ class Masking(Section):
     low=TINY,
     high=0.9,
   )
+  final_prob: float = key(
+    0.0,
+    "Share at the end of the run, which `prob` approaches linearly; 0 keeps"
+    " `prob`. Evaluation uses the share at the end.",
+    high=0.9,
+  )
   style: str = choice(
     ("electra_85_15", "80_10_10", "100_0_0"),
     "Percentages of [MASK], unchanged and random tokens in the slots:"
     ' "electra_85_15" has no random ones, "80_10_10" is BERT\'s, "100_0_0"'
     " DeBERTaV3's.",
     is_open=True,
+  )
+  unit: str = choice(
+    ("token", "word"),
+    'What is hidden: "token" draws single tokens; "word" draws whole words and'
+    " hides all tokens of a word.",
   )
 
 

@@ -4,8 +4,8 @@ The rules are ELECTRA's (google-research/electra, `pretrain_helpers.py:mask`)
 with one change: positions are drawn without replacement, which its author calls
 the fix (issue 41 of that repository).
 
-K depends on the length of the rows only. Slots that a short row does not need
-have weight 0 and position 0.
+K depends on the length of the rows and on the options only. Slots that a row
+does not need have weight 0 and position 0.
 """
 
 import dataclasses
@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from truenegs_jax.objectives.negatives import Aux
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -50,6 +52,8 @@ class MaskingOptions:
   vocab_size: int  # V; random tokens are any of these ids, as in BERT
   mask_prob: float = 0.15  # share of a row's real tokens that become slots
   style: str = "electra_85_15"  # a name in STYLES
+  final_prob: float = 0.0  # share at the end of a run; 0 for `mask_prob`
+  unit: str = "token"  # or "word"
 
   @classmethod
   def for_tokenizer(cls, tokenizer: Any, **recipe: Any) -> "MaskingOptions":
@@ -60,6 +64,11 @@ class MaskingOptions:
       vocab_size=len(tokenizer.vocab),
       **recipe,
     )
+
+  @property
+  def last_prob(self) -> float:
+    """The share at the end of a run, which evaluation uses."""
+    return self.final_prob or self.mask_prob
 
 
 @jax.tree_util.register_dataclass
@@ -72,9 +81,9 @@ class Slots:
   weight_BxK: Array  # f32, 1 for a slot in use
 
 
-def num_slots(length: int, mask_prob: float) -> int:
-  """Returns K: at 15 %, 19 for rows of 128 tokens and 79 for rows of 512."""
-  return max(1, int((mask_prob + 0.005) * length))
+def num_slots(length: int, *mask_probs: float) -> int:
+  """Returns K of the largest share; at 15 %, 19 for rows of 128 tokens."""
+  return max(1, int((max(mask_probs) + 0.005) * length))
 
 
 def hide_slots(
@@ -82,6 +91,7 @@ def hide_slots(
   documents_BxL: Array,
   keys_B: Array,
   options: MaskingOptions,
+  aux: Aux | None = None,
 ) -> tuple[Slots, Array]:
   """Returns the slots to predict, and the tokens `[B, L]` with them hidden.
 
@@ -94,9 +104,11 @@ def hide_slots(
   >>> slots.positions_BxK.shape, bool((masked_BxL != tokens_BxL).sum() <= 1)
   ((1, 1), True)
 
-  `documents_BxL` is 0 for padding, `keys_B` is of `rng.row_keys`.
+  `documents_BxL` is 0 for padding, `keys_B` is of `rng.row_keys`. `aux` has
+  `edges_V` of `word_edges` for the unit "word", and may have `mask_prob`, the
+  share of this step, f32 []; by default it is `options.last_prob`.
   """
-  slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options)
+  slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options, aux or {})
   return slots, apply_mask(tokens_BxL, slots, keys_B, options)
 
 
@@ -105,19 +117,28 @@ def choose_slots(
   documents_BxL: Array,
   keys_B: Array,
   options: MaskingOptions,
+  aux: Aux,
 ) -> Slots:
-  """Draws the positions to predict, uniformly over the candidates.
+  """Draws the positions to predict, uniformly over candidates or their words.
 
   Candidates are the real tokens that are not in `options.never_masked`. A row
   of n real tokens, special ones included, uses round(mask_prob * n) slots
-  (halves to even), at least 1 and at most K, but not more than candidates.
+  (halves to even), at least 1 and at most K, but not more than candidates, and
+  with the unit "word" as many as whole words fill.
   """
+  mask_prob = aux.get("mask_prob", options.last_prob)
   real_BxL = documents_BxL != 0
   never = jnp.array(options.never_masked, tokens_BxL.dtype)
   candidate_BxL = real_BxL & ~jnp.isin(tokens_BxL, never)
-  k = num_slots(tokens_BxL.shape[1], options.mask_prob)
-  num_used_B = jnp.round(options.mask_prob * real_BxL.sum(axis=1))
+  length = tokens_BxL.shape[1]
+  k = num_slots(length, options.mask_prob, options.final_prob)
+  num_used_B = jnp.round(mask_prob * real_BxL.sum(axis=1))
   num_used_B = jnp.clip(num_used_B, 1, k)
+  if options.unit == "word":
+    joined_BxJ = join_pieces(tokens_BxL, documents_BxL, aux["edges_V"])
+    candidate_BxL = jax.vmap(draw_words)(
+      keys_B, candidate_BxL, joined_BxJ, num_used_B
+    )
   num_used_B = jnp.minimum(num_used_B, candidate_BxL.sum(axis=1))
   uniform_BxL = rng.uniform(keys_B, candidate_BxL.shape[1:], site=POSITION_SITE)
   # Positions that are no candidates come last.
@@ -127,6 +148,45 @@ def choose_slots(
   positions_BxK = jnp.where(used_BxK, positions_BxK, 0)
   gold_BxK = jnp.take_along_axis(tokens_BxL, positions_BxK, axis=1)
   return Slots(positions_BxK, gold_BxK, used_BxK.astype(jnp.float32))
+
+
+def join_pieces(
+  tokens_BxL: Array, documents_BxL: Array, edges_V: Array | np.ndarray
+) -> Array:
+  """True `[B, L - 1]` where a token and the next one are pieces of a word.
+
+  Words do not go beyond their document. `edges_V`: see `word_edges`.
+  """
+  edges_BxL = jnp.asarray(edges_V)[tokens_BxL]
+  first_BxJ = edges_BxL[:, :-1]  # J = L - 1
+  second_BxJ = edges_BxL[:, 1:]
+  joined_BxJ = documents_BxL[:, :-1] == documents_BxL[:, 1:]
+  joined_BxJ &= (first_BxJ >= 2) & (second_BxJ % 2 == 1)
+  return joined_BxJ
+
+
+def draw_words(
+  key: Array, candidate_L: Array, joined_J: Array, num_used: Array
+) -> Array:
+  """Draws the words of a row that are hidden, bool [L].
+
+  Words come in the order of the draws of their first tokens. One of more tokens
+  than there are slots left is skipped, as in BERT's code. If no word fits, all
+  candidates are returned, of which the slots are single tokens.
+  """
+  index_L = jnp.arange(len(candidate_L))
+  is_first_L = jnp.pad(~joined_J, (1, 0), constant_values=True)
+  first_L = jax.lax.cummax(jnp.where(is_first_L, index_L, 0))
+  [uniform_L] = rng.uniform(key[None], index_L.shape, site=POSITION_SITE)
+
+  def take_word(hidden_L: Array, first: Array) -> tuple[Array, None]:
+    more_L = hidden_L | (candidate_L & (first_L == first))
+    return jnp.where(more_L.sum() <= num_used, more_L, hidden_L), None
+
+  order_L = jnp.argsort(uniform_L, descending=True)
+  none_L = jnp.zeros_like(candidate_L)
+  hidden_L, _ = jax.lax.scan(take_word, none_L, order_L)
+  return jnp.where(hidden_L.any(), hidden_L, candidate_L)
 
 
 def apply_mask(

@@ -212,12 +212,7 @@ def is_whole_word(
 
   The tokens of `batch` are not masked. `edges_V`: see `word_edges`.
   """
-  documents_BxL = batch["documents"]
-  edges_BxL = jnp.asarray(edges_V)[batch["tokens"]]
-  first_BxJ = edges_BxL[:, :-1]  # J = L - 1
-  second_BxJ = edges_BxL[:, 1:]
-  joined_BxJ = documents_BxL[:, :-1] == documents_BxL[:, 1:]
-  joined_BxJ &= (first_BxJ >= 2) & (second_BxJ % 2 == 1)
+  joined_BxJ = masking.join_pieces(batch["tokens"], batch["documents"], edges_V)
   split_BxL = jnp.pad(joined_BxJ, ((0, 0), (0, 1)))
   split_BxL |= jnp.pad(joined_BxJ, ((0, 0), (1, 0)))
   return ~jnp.take_along_axis(split_BxL, positions_BxK, axis=1)

@@ -71,11 +71,13 @@ def mask_and_predict(
   """Hides the slots of a batch and predicts them with a bound model.
 
   `keys_B` has one typed key per row, from which masks, samples and dropout
-  draw. Smoothing needs the table in `aux`. `train` turns dropout on.
+  draw. Smoothing needs the table in `aux`, which has arrays of
+  `masking.hide_slots`, too. `train` turns dropout on.
   """
   purpose_keys = functools.partial(rng.purpose_keys, keys_B)
+  mask_keys_B = purpose_keys(rng.MASK)
   slots, masked_BxL = masking.hide_slots(
-    batch["tokens"], batch["documents"], purpose_keys(rng.MASK), options.masking
+    batch["tokens"], batch["documents"], mask_keys_B, options.masking, aux
   )
   inputs = (
     {**batch, "tokens": masked_BxL},

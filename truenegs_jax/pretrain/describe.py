@@ -50,8 +50,12 @@ def describe_objective(config: PretrainConfig) -> str:
   name = {"electra": "ELECTRA", "mlm": "BERT"}[config.objective]
   terms = [part for part, is_used in parts.items() if is_used]
   recipe = " + ".join([name, *terms]) if terms else f"plain {name}"
-  masked = f"{config.masking.prob:.0%} masked ({config.masking.style})"
-  return f"{recipe}; {masked}"
+  m = config.masking
+  share = f"{m.prob:.0%}"
+  if m.final_prob:
+    share += f" to {m.final_prob:.0%}"
+  words = ", whole words" if m.unit == "word" else ""
+  return f"{recipe}; {share} masked ({m.style}{words})"
 
 
 def row_flops(run: Run) -> float:
@@ -64,7 +68,8 @@ def row_flops(run: Run) -> float:
   roles = run.model.roles
   options = run.options
   length = run.config.length
-  slots = masking.num_slots(length, options.masking.mask_prob)
+  m = options.masking
+  slots = masking.num_slots(length, m.mask_prob, m.final_prob)
   forward = 0.0
   for role, config in roles.items():
     forward += length * encoder_flops(run.model, role, length)

@@ -97,9 +97,11 @@ class Run:
 
   @property
   def edges_V(self) -> np.ndarray | None:
-    """The array of `word_edges`; None unless `strict_subword`."""
+    """The array of `word_edges`; None unless the objective needs it."""
+    o = self.options
     words = read_words(self.tokenizer.vocab)
-    return words.edges_V if self.options.strict_subword else None
+    is_needed = o.strict_subword or o.masking.unit == "word"
+    return words.edges_V if is_needed else None
 
   @functools.cached_property
   def matched(self) -> match.MatchedWeights:
@@ -130,6 +132,12 @@ class Run:
       total_steps=self.config.steps,
       decay_steps=o.decay_steps,
     )
+
+  def mask_prob(self, step: int) -> np.ndarray:
+    """Returns the share of hidden tokens after `step` steps, f32 []."""
+    m = self.options.masking
+    change = (m.last_prob - m.mask_prob) * step / self.config.steps
+    return np.array(m.mask_prob + change, np.float32)
 
   @property
   def tx(self) -> optax.GradientTransformation:
@@ -211,24 +219,22 @@ class Run:
     """
     aux = {}
     replicated = sharding.replicated_sharding(self.mesh)
+    like = functools.partial(jax.ShapeDtypeStruct, sharding=replicated)
     vocab_size = len(self.tokenizer.vocab)
     if self.table_request and self.table_builder is None:
       width = ASSUMED_LIST_LENGTH
-      arrays = {"ids_VxS": (width, jnp.int32)}
       layout = table_lib.choose_layout(vocab_size, width, self.table_layout)
       if layout == "bits":
         words = -(-vocab_size // negatives.WORD_BITS)
-        arrays = {"bits_VxW": (words, jnp.uint32)}
-      elif self.options.needs_rates:
-        arrays["rates_VxS"] = width, jnp.float32
-      for name, (columns, dtype) in arrays.items():
-        aux[name] = jax.ShapeDtypeStruct(
-          (vocab_size, columns), dtype, sharding=replicated
-        )
-    if self.options.strict_subword:
-      aux["edges_V"] = jax.ShapeDtypeStruct(
-        (vocab_size,), jnp.uint8, sharding=replicated
-      )
+        aux["bits_VxW"] = like((vocab_size, words), jnp.uint32)
+      else:
+        aux["ids_VxS"] = like((vocab_size, width), jnp.int32)
+        if self.options.needs_rates:
+          aux["rates_VxS"] = like((vocab_size, width), jnp.float32)
+    if self.edges_V is not None:
+      aux["edges_V"] = like((vocab_size,), jnp.uint8)
+    if self.options.masking.final_prob:
+      aux["mask_prob"] = like((), jnp.float32)
     return aux
 
 
@@ -273,7 +279,11 @@ def make_options(
   names = sections.ObjectiveConfig.list_keys()
   return Options(
     masking=masking.MaskingOptions.for_tokenizer(
-      tokenizer, mask_prob=c.masking.prob, style=c.masking.style
+      tokenizer,
+      mask_prob=c.masking.prob,
+      style=c.masking.style,
+      final_prob=c.masking.final_prob,
+      unit=c.masking.unit,
     ),
     vocabulary_chunk=vocabulary_chunk,
     **{name: getattr(c.negatives, name) for name in names},

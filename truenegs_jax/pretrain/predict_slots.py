@@ -97,6 +97,7 @@ def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
   """
   options = run.options
   edges_V = run.edges_V
+  aux = {} if edges_V is None else {"edges_V": edges_V}
 
   def predict(
     params: dict, batch: Mapping[str, jax.Array], width: int
@@ -104,9 +105,9 @@ def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
     keys_B = rng.row_keys(jax.random.key(run.config.seed), 0, batch["row"])
     keys = functools.partial(rng.purpose_keys, keys_B)
     slots, masked_BxL = masking.hide_slots(
-      batch["tokens"], batch["documents"], keys(rng.MASK), options.masking
+      batch["tokens"], batch["documents"], keys(rng.MASK), options.masking, aux
     )
-    most = int(options.masking.mask_prob * width) + 1  # slots of `width` tokens
+    most = int(options.masking.last_prob * width) + 1  # slots of `width` tokens
     slots = jax.tree.map(lambda x_BxK: x_BxK[:, :most], slots)
     inputs = {"tokens": masked_BxL[:, :width]}
     for name in ("types", "documents"):
@@ -128,9 +129,9 @@ def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
       "weight": slots.weight_BxK,
       "predicted": predicted_BxK,
       "probability": jnp.exp(-compute(gold_BxK=predicted_BxK).loss_BxK),
-      "eligible": jnp.ones_like(slots.gold_BxK, bool)
-      if edges_V is None
-      else mlm.is_whole_word(batch, slots.positions_BxK, edges_V),
+      "eligible": mlm.is_whole_word(batch, slots.positions_BxK, aux["edges_V"])
+      if options.strict_subword
+      else jnp.ones_like(slots.gold_BxK, bool),
     }
 
   return jax.jit(

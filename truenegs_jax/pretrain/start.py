@@ -248,12 +248,14 @@ def make_description(run: Run, inputs: Inputs) -> dict[str, Any]:
 
 
 def make_aux(run: Run, table: SynonymTable | None) -> dict[str, jax.Array]:
-  """Puts the table, if any, and `edges_V`, if needed, on the devices."""
+  """Puts the table and what else the objective needs on the devices."""
   aux: dict[str, np.ndarray] = {}
   if table is not None:
     aux |= table.arrays(run.table_layout, rates=run.options.needs_rates)
   if run.edges_V is not None:
     aux["edges_V"] = run.edges_V
+  if run.options.masking.final_prob:
+    aux["mask_prob"] = run.mask_prob(run.config.steps)
   return {name: sharding.replicate(x, run.mesh) for name, x in aux.items()}
 
 
