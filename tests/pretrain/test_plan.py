@@ -138,5 +138,5 @@ def test_short_rows_grow_at_their_shares_of_the_schedule():
     plan.shorten(run, n).abstract_batch()["tokens"].shape for n in parts
   ]
   assert set(shapes) == {(32, 16), (16, 32), (8, 64)}
-  whole = PretrainConfig.read(get_config("electra_demo"))
-  assert {plan.count_parts(whole, step) for step in range(1_500)} == {1}
+  demo = PretrainConfig.read(get_config("electra_demo"))
+  assert {plan.count_parts(demo, step) for step in range(1_500)} == {1}
