@@ -71,60 +71,42 @@ def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch, caplog):
   runs.assert_equal_runs(root / "first", stopped, 12)
 
 
-def test_the_share_of_hidden_tokens_is_linear_also_after_a_resume(
+@pytest.mark.slow
+def test_rows_grow_and_shares_fall_linearly_also_after_a_resume(
   first_run, monkeypatch
 ):
   root, flags = first_run
   flags = [*flags, "--config.steps=6", "--config.masking.unit=word"]
   flags += ["--config.masking.prob=0.4", "--config.masking.final_prob=0.1"]
+  flags += ["--config.short_rows=0.34", "--config.optim.muon_lr=2e-3"]
   start = run_lib.start_lib.start
-  shares = {"train_step": [], "eval_step": []}
+  trained, evaluated = [], []
 
-  def record(started, name):
-    def step(*args):
-      shares[name].append(float(args[-1]["mask_prob"]))
-      return getattr(started, name)(*args)
+  def record(step, values):
+    def recorded(state, batch, aux):
+      values.append((batch["tokens"].shape, float(aux["mask_prob"])))
+      return step(state, batch, aux)
 
-    return step
+    return recorded
 
   def start_recorded(*args):
     started = start(*args)
-    steps = {name: record(started, name) for name in shares}
-    return dataclasses.replace(started, **steps)
+    steps = {n: record(x, trained) for n, x in started.train_steps.items()}
+    evaluate = record(started.eval_step, evaluated)
+    return dataclasses.replace(started, train_steps=steps, eval_step=evaluate)
 
   monkeypatch.setattr(run_lib.start_lib, "start", start_recorded)
   assert run(root / "linear", flags)[0] == 0
-  expected = [0.4, 0.35, 0.3, 0.25, 0.2, 0.15]
-  assert shares["train_step"] == pytest.approx(expected)
-  assert shares["eval_step"] and min(shares["eval_step"]) == np.float32(0.1)
-  assert max(shares["eval_step"]) == np.float32(0.1)
+  shapes, shares = zip(*trained, strict=True)
+  assert shares == pytest.approx([0.4, 0.35, 0.3, 0.25, 0.2, 0.15])
+  assert shapes == ((32, 8),) * 3 + ((16, 16),) + ((8, 32),) * 2
+  assert set(evaluated) == {((8, 32), np.float32(0.1))}
   shutil.copytree(root / "linear", root / "resumed")
   for step in ("5", "6"):
     shutil.rmtree(root / "resumed" / "checkpoints" / step)
   assert run(root / "resumed", flags)[0] == 0
-  assert shares["train_step"][6:] == shares["train_step"][3:6]
+  assert trained[6:] == trained[3:6]
   runs.assert_equal_runs(root / "linear", root / "resumed", 6)
-
-
-@pytest.mark.slow
-def test_run_of_short_rows_and_muon_stopped_twice_ends_bit_equal(
-  first_run, monkeypatch
-):
-  root, flags = first_run
-  flags = [*flags, "--config.short_rows=0.4", "--config.optim.muon_lr=2e-3"]
-  assert run(root / "whole", flags)[0] == 0
-  signals = {3: signal.SIGTERM, 6: signal.SIGINT}  # of rows of 8 and 16 tokens
-  batch_at = run_lib.batches_lib.batch_at
-
-  def batch(rows, step, **more):
-    if step in signals:
-      signal.raise_signal(signals.pop(step))
-    return batch_at(rows, step, **more)
-
-  monkeypatch.setattr(run_lib.batches_lib, "batch_at", batch)
-  codes = [run(root / "parts", flags)[0] for _ in range(3)]
-  assert codes == [errors.SAVED_RESTART, errors.SAVED_INTERRUPT, 0]
-  runs.assert_equal_runs(root / "whole", root / "parts", 12)
 
 
 @pytest.mark.slow
