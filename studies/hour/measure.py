@@ -30,7 +30,7 @@ import transformers
 
 LENGTHS = (32, 128)
 HIDDEN = 0.15
-MAX_WINDOWS = 4_000  # of each length
+MAX_WINDOWS = 2_000  # of each length
 PAIRS = 200  # of each paradigm
 BATCH_TOKENS = 16_384
 Model = Any  # of transformers, for masked language modelling
@@ -96,7 +96,8 @@ def measure_windows(
   sums_N, counts_N = -scores_NxL.sum(axis=1), hidden_NxL.sum(axis=1)
   loss = sums_N.sum() / counts_N.sum()
   errors_N = (sums_N - loss * counts_N) / counts_N.mean()
-  return loss, 2 * errors_N.std() / len(errors_N) ** 0.5
+  error = errors_N.std() / len(errors_N) ** 0.5
+  return float(loss), float(2 * error)
 
 
 def score_sentences(
