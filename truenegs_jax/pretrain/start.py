@@ -182,8 +182,9 @@ def start(
   origin += f", seed {run.config.seed}"
   if resumed:
     origin = f"resumed at step {int(state.step):,} of '{workdir}'"
-  memory = [x.memory_analysis() for x in compiled.values()]
-  scratch = max(x.temp_size_in_bytes for x in memory) if all(memory) else None
+  analyses = [step.memory_analysis() for step in compiled.values()]
+  sizes = [x.temp_size_in_bytes for x in analyses if x]
+  scratch = max(sizes, default=None)
   lines = {
     "start": origin,
     **describe.start_lines(run, inputs, state, aux, scratch),
