@@ -7,7 +7,8 @@ It is ModernBERT's network, four layers of 256, and learns rows of 128 tokens,
 of which most of the run reads parts: the fastest way to a low loss that we
 found (studies/hour). The vocabulary is trained from the text. For another
 language than English, set --config.data.language=de, for example. Arguments are
-a recipe (`proper` is the default) and
+a recipe (`proper` is the default; to start from released weights, take
+bert_own:continue) and
 
   runlocal  20 steps on WordNet, to try the installation
 

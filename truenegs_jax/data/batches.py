@@ -109,7 +109,7 @@ def split_rows(
 ) -> dict[str, np.ndarray]:
   """Reads each row of a batch as `parts` rows, one after the other.
 
-  Their indices are `parts` times that of the row, and so on.
+  Those of row i have the indices parts * i to parts * i + parts - 1.
   """
   arrays = {name: x for name, x in batch.items() if name != "row"}
   short = {

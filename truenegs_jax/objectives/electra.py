@@ -85,8 +85,7 @@ def electra_terms(
     params: of `model`, an unbound module with the methods of `ElectraPair`.
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
-    aux: the synonym table, `edges_V` for `options.strict_subword`, and arrays
-      of `masking.hide_slots`.
+    aux: the synonym table, and `edges_V` and `mask_prob` where needed.
     model: the networks.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.

@@ -46,6 +46,7 @@ ASSUMED_LIST_LENGTH = 64
 NO_WEIGHTS = find.Weights("")
 LOGIT_BYTES = 8  # of a logit and its gradient
 LOGITS_SHARE = 1 / 4  # of a device's memory, at most
+PARTS = 4, 2, 1  # as how many rows `short_rows` reads a row, in turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,23 +358,26 @@ def make_run(
 
 
 def shorten(run: Run, parts: int) -> Run:
-  """Returns the run with each row read as `parts` rows, with as many tokens."""
+  """Returns the run with each row read as `parts` rows, with as many tokens.
+
+  It tries an attention kernel for them, so it is called in all processes.
+  """
   c = run.config
   if parts == 1:
     return run
   short = {"length": c.length // parts, "batch_size": c.batch_size * parts}
   short_run = make_run(
-    c.replace(short), run.tokenizer, run.weights, mesh=run.mesh
+    c.replace(short), run.tokenizer, run.weights, mesh=run.mesh, check=True
   )
   return dataclasses.replace(short_run, vocabulary_chunk=run.vocabulary_chunk)
 
 
 def count_parts(config: PretrainConfig, step: int) -> int:
-  """Returns as how many rows each row is read at a step of the schedule."""
+  """Returns as how many rows each row is read at a step, one of PARTS."""
   share = step / config.steps
   if share < config.short_rows:
-    return 4
-  return 2 if share < 1.5 * config.short_rows else 1
+    return PARTS[0]
+  return PARTS[1] if share < 1.5 * config.short_rows else PARTS[2]
 
 
 def choose_chunk(

@@ -209,6 +209,8 @@ def compile_steps(
   console: Console,
 ) -> tuple[dict[int, jax.stages.Compiled], step_lib.TrainState]:
   """Compiles the training steps, and makes the state at the same time."""
+  parts_of_rows = plan.PARTS if run.config.short_rows else (1,)
+  runs = {parts: plan.shorten(run, parts) for parts in parts_of_rows}
   text = "Compiling (kept for the next start)"
   if cpu.ONEDNN in cpu.compiler_options(run.config.model.dtype):
     text = "Compiling"
@@ -217,8 +219,8 @@ def compile_steps(
     progress.working(console, text),
   ):
     lowered = {
-      parts: lower_train_step(plan.shorten(run, parts), abstract, aux)
-      for parts in ((4, 2, 1) if run.config.short_rows else (1,))
+      parts: lower_train_step(short_run, abstract, aux)
+      for parts, short_run in runs.items()
     }
     # This thread only waits, so that it can handle a signal. Of many processes
     # each does one after the other, as they may have to wait for one another.
