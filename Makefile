@@ -104,9 +104,9 @@ help:
 
 demo: $(PACKAGE)
 	@$(BIN)/truenegs wordnet || launch/wordnet_debian.sh
-	$(BIN)/truenegs main --config=electra_demo \
+	$(BIN)/truenegs main --config=demo \
 	  --config.seed=$(SEED) --config.minutes=$(MINUTES) \
-	  --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
+	  --workdir=runs/demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
 test-all: $(BUCKETS) $(BEAM) $(TF_TEXT_INSTALLED)
 

@@ -114,7 +114,7 @@ def make_command(
   """Returns the arguments of Python for a run that writes to `folder`."""
   workdir = f"--workdir={folder / 'run'}"
   if name == DEMO:
-    flags = ["--config=electra_demo", "--config.minutes=0"]
+    flags = ["--config=demo", "--config.minutes=0"]
     return ["-m", "truenegs_jax.main", *flags, workdir]
   if name in PREPARATIONS:
     flags = ["--config=electra_small:runlocal", "--config.length=128"]

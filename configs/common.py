@@ -1,6 +1,6 @@
 """Recipes, and the arguments after a config's name.
 
-  --config=electra_demo:baseline,runlocal --config.seed=1
+  --config=demo:baseline,runlocal --config.seed=1
 
 A config file contains only what differs from the defaults, which are in
 truenegs_jax/config/sections.py. A config is code: run only those that you

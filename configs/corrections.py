@@ -1,7 +1,7 @@
 """Measures how often hard correction applies: table 2, figure 3 of the paper.
 
   truenegs main --config=corrections \\
-    --config.corrections.run=runs/electra_demo \\
+    --config.corrections.run=runs/demo \\
     --config.corrections.text=wiki.test.raw.xz
 
 Every line of the text is masked once, as in training, and filled by the masked

@@ -32,7 +32,7 @@ def get_config(arg: str = "") -> ConfigDict:
   words = parse_words(arg, {"runlocal": "A study of minutes on WordNet."})
   c = make_config("study")
   if words:
-    c.study.base = "electra_demo:runlocal"
+    c.study.base = "demo:runlocal"
     c.study.arms = {"baseline": {"words": "baseline"}, "hc": {"words": "hc"}}
     c.study.seeds = 2
     c.study.tasks = ""

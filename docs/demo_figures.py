@@ -1,8 +1,8 @@
 """Keeps what a run of the demo printed and measured, for the pages.
 
   make demo MINUTES=0 2>&1 | tee runs/demo.txt
-  python docs/demo_figures.py runs/electra_demo runs/demo.txt
-  python docs/images/loss_curves.py runs/electra_demo
+  python docs/demo_figures.py runs/demo runs/demo.txt
+  python docs/images/loss_curves.py runs/demo
 
 Writes results/demo.txt, parts of which pages show, and results/demo.json, whose
 `numbers` they name: {{ demo.mlm }}.

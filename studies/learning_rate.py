@@ -1,6 +1,6 @@
 """Compares learning rates by short pre-trainings, one after the other.
 
-  python studies/learning_rate.py --config=bert_own:baseline \\
+  python studies/learning_rate.py --config=own:baseline \\
     --config.data.sources='texts/*.txt' --steps=1000 \\
     --rates=3e-4,1e-3,3e-3,1e-2 --workdir=runs/rates
 

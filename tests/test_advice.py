@@ -21,10 +21,10 @@ from truenegs_jax.data import batches
 from truenegs_jax.synonyms import wordnet
 
 DRY = " --config.dry_run"
-MAIN = "truenegs main --config=electra_demo:sr,runlocal {flags}"
+MAIN = "truenegs main --config=electra_small:sr,runlocal {flags}"
 NEW = f"{MAIN} --workdir=new"
 INIT = f"{NEW}{DRY} --config.data.vocab=init --config.init="
-PREPARE = "truenegs prepare --config=electra_demo {flags}"
+PREPARE = "truenegs prepare --config=electra_small {flags}"
 NEW_ROWS = f"{PREPARE} --config.data.rows=new_rows"
 # Commands that get what the command before needs, which is then typed again.
 HELPERS = re.compile(r"hf download .*|.* wordnet")
@@ -82,8 +82,8 @@ CASES = {
   "train": case(
     "truenegs train",
     r"no verb 'train'. Run (.* main)\.",
-    r"is missing. Try (--config=electra_demo)\.",
-    fills={"electra_demo": "run/config.json"},
+    r"is missing. Try (--config=electra_small)\.",
+    fills={"electra_small": "run/config.json"},
     ends="resumed at step 12",
   ),
   "push": case(
@@ -109,7 +109,7 @@ CASES = {
     fills={"--output": "--output=out"},
   ),
   "text": case(
-    "truenegs prepare --config=electra_own --config.data.rows=new_rows",
+    "truenegs prepare --config=own --config.data.rows=new_rows",
     r"Set (--config.data.sources='texts/\*.txt'), for example",
   ),
   "vocabulary of text": case(
@@ -167,7 +167,7 @@ CASES = {
     ends="resumed at step 12 of 'runs/NAME'",
   ),
   "workdir of another recipe": case(
-    f"{MAIN} --workdir=run --config=electra_demo:baseline,runlocal",
+    f"{MAIN} --workdir=run --config=electra_small:baseline,runlocal",
     r"or (--config=run/config.json) to resume it\.",
     ends="resumed at step 12 of 'run'",
   ),

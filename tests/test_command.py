@@ -63,10 +63,10 @@ def test_configs_are_listed_with_their_words(show_help):
   assert "\n      :baseline :hc :sr " in listed
 
 
-@pytest.mark.parametrize("text", ["electra_base:hc,len512", "study", "own.py"])
+@pytest.mark.parametrize("text", ["electra_base:hc,len512", "study", "mine.py"])
 def test_every_key_and_word_of_a_config_is_described(show_help, text, tmp_path):
-  if text == "own.py":
-    text = str(shutil.copy(ROOT / "configs/electra_own.py", tmp_path / text))
+  if text == "mine.py":
+    text = str(shutil.copy(ROOT / "configs/own.py", tmp_path / text))
   described = show_help(f"--config={text}")
   config = load.load_config(text)
   flat = " ".join(described.split())
@@ -78,7 +78,7 @@ def test_every_key_and_word_of_a_config_is_described(show_help, text, tmp_path):
 
 
 def test_values_of_a_run_send_no_control_characters(show_help, tmp_path):
-  values = load.load_config("electra_demo:baseline").to_dict()
+  values = load.load_config("demo:baseline").to_dict()
   values["data"]["vocab"] = "a\x1b[2J"
   (tmp_path / "config.json").write_text(json.dumps(values))
   described = show_help(f"--config={tmp_path}/config.json")

@@ -30,7 +30,7 @@ from truenegs_jax.workdir.saved_model import build_model
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 # Configs with values of their own after `continue`.
-OWN = ("bert_own", "electra_own", "modern_base", "own")
+OWN = ("modern_base", "own")
 NAMES = sorted(
   path.stem
   for path in CONFIGS.glob("[a-z]*.py")
@@ -172,35 +172,49 @@ RELEASED = {
 }
 
 
-def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
-  c = get_config("electra_own")
+def test_own_needs_text_and_its_intervals_follow_the_steps():
+  c = get_config("own")
   with pytest.raises(InputError, match="--config.data.sources='texts"):
     config = PretrainConfig.read(c)
     prepare.make_plan(config.data, config.length, open_wordnet)
   assert "--config.data.sources=FILES" in print_dry_run(c)
   c.steps = 500
   values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)
-  assert values == (100, 3, 60)
-  assert c.checkpoint.every_steps == 60
+  assert values == (12, 3, 50)
+  assert c.checkpoint.every_steps == 50
   c.steps = 1
   check(c)
   c.optim.warmup_steps = 7
   assert c.copy_and_resolve_references().optim.warmup_steps == 7
-  c = get_config("electra_own", "small")
-  assert (c.model.variant, c.optim.warmup_steps) == ("small", 10_000)
-  c = get_config("electra_own", "continue")
-  assert (c.init, c.steps) == (electra_small.RELEASED, 4_000)
 
 
-def test_bert_own_continues_released_weights_with_their_sizes(tmp_path):
-  c = get_config("bert_own", "continue")
+@pytest.mark.parametrize("arg", ["", "electra"])
+def test_own_claims_only_the_positions_of_its_rows(arg):
+  c = get_config("own", arg)
+  c.length = 64
+  model = check(c).model
+  assert {x.max_positions for x in model.roles.values()} == {64}
+
+
+@pytest.mark.parametrize(
+  ("arg", "roles"),
+  [("continue", ["bert"]), ("electra,continue", ["discriminator", "generator"])],
+)
+def test_own_continues_released_weights_with_their_sizes(arg, roles, tmp_path):
+  c = get_config("own", arg)
   c.data.sources = str(tmp_path)
   with pytest.raises(InputError, match="--config.init=FOLDER"):
     resolve(c)
-  small = get_config("bert_own", "runlocal")
+  small = get_config("bert_base" if roles == ["bert"] else "electra_small")
+  common.runlocal(small)
   small.init = "weights"  # with a pooler
-  c.init = str(write_network(tmp_path, small, "bert"))
-  assert resolve(c).model.config.width == 32
+  c.init = ", ".join(
+    str(write_network(tmp_path / role, small, role)) for role in roles
+  )
+  model = resolve(c).model
+  widths = {x.width for x in model.roles.values()}
+  assert widths == ({32} if roles == ["bert"] else {32, 16})
+  assert {x.max_positions for x in model.roles.values()} == {512}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OWN])
@@ -252,21 +266,21 @@ SPLIT = {"batch_size": 20, "optim.accumulation": 2}  # on 8 devices
 @pytest.mark.parametrize(
   ("name", "changes", "message"),
   [
-    ("electra_demo", SIZES, ""),
+    ("electra_small", SIZES, ""),
     (
-      "electra_demo",
+      "electra_small",
       SIZES | {"generator.sizes": (16, 1, 3, 0)},
       "generator: 3 heads",
     ),
-    ("electra_demo", ONE_TYPE, "type_vocab_size is 1.*packed"),
-    ("electra_demo", ONE_TYPE | {"data.layout": "packed"}, ""),
+    ("electra_small", ONE_TYPE, "type_vocab_size is 1.*packed"),
+    ("electra_small", ONE_TYPE | {"data.layout": "packed"}, ""),
     ("electra_base:continue", SKIP, ""),
     ("electra_base", SKIP, "init_skip='words, head.*--config.init="),
     ("electra_base", {"init_skip": "word"}, "'word'.*words or head"),
     ("bert_base:runlocal", SPLIT, "batch_size=16"),
     ("bert_base:runlocal", SPLIT | {"batch_size": 16}, ""),
     ("bert_base:runlocal", {"model.sharing": "none"}, "trains one network"),
-    ("electra_demo:runlocal", {"model.backbone": "modern"}, "multiplier=1,"),
+    ("electra_small:runlocal", {"model.backbone": "modern"}, "multiplier=1,"),
     ("bert_base:baseline", SMOOTHING | {SMOOTHING_BY: "set"}, "set needs 1"),
     ("bert_base:baseline", {SMOOTHING_BY: "model"}, "smoothing=0 does not go"),
     (
@@ -292,7 +306,7 @@ def test_values_that_do_not_fit_together_are_refused(name, changes, message):
 
 
 def test_a_dry_run_checks_local_weights(tmp_path):
-  c = get_config("electra_demo", "runlocal,baseline")
+  c = get_config("electra_small", "runlocal,baseline")
   c.init = c.data.vocab = str(write_network(tmp_path, c, "discriminator"))
   assert f"weights: '{c.init}', which fit" in print_dry_run(c)
   c.model.variant = "narrow"

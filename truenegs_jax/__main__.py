@@ -30,11 +30,11 @@ HELP = f"""\
 Pre-training on true negatives: ELECTRA and BERT in JAX.
 
   truenegs wordnet
-  truenegs main --config=electra_demo
-  truenegs main --config=bert_own --config.data.sources='texts/*.txt'
-  truenegs main --config=finetune_own --config.init=runs/electra_demo \\
+  truenegs main --config=demo
+  truenegs main --config=own --config.data.sources='texts/*.txt'
+  truenegs main --config=finetune_own --config.init=runs/demo \\
     --config.finetune.train=train.csv --config.finetune.dev=dev.csv
-  truenegs report runs/electra_demo runs/bert_own
+  truenegs report runs/demo runs/mine
   truenegs synonyms primary
   truenegs main --help              # lists all configs and their words
   truenegs main --config=electra_base:hc,continue --help

@@ -1,6 +1,6 @@
 """Exports a checkpoint to folders that Hugging Face's transformers loads.
 
-  truenegs export runs/electra_demo [--step=N] [--output=FOLDER]
+  truenegs export runs/demo [--step=N] [--output=FOLDER]
   truenegs export google-bert/bert-base-uncased --output=FOLDER
 
 The second form converts weights in any format of `config.init`.

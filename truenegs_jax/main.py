@@ -1,9 +1,9 @@
 """Runs the task of a config: pre-training, fine-tuning, measuring, a study.
 
-  truenegs main --config=electra_demo
-  truenegs main --config=electra_demo:baseline --config.steps=500
+  truenegs main --config=demo
+  truenegs main --config=demo:baseline --config.steps=500
   truenegs main --config=finetune_glue:mrpc
-      --config.init=runs/electra_demo --workdir=runs/mrpc
+      --config.init=runs/demo --workdir=runs/mrpc
 
 Words after a colon change the config. The same command resumes a run that was
 stopped. Exit codes: 0 all steps done, 2 bad input or config, 3 bad data, 4 bad

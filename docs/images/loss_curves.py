@@ -1,6 +1,6 @@
 """Draws the curves of finished runs as loss_NAME.svg, for "Is my loss normal?".
 
-  python docs/images/loss_curves.py runs/electra_demo runs/bert_base-baseline
+  python docs/images/loss_curves.py runs/demo runs/bert_base-baseline
 
 The page has the commands that made its runs.
 """

@@ -56,7 +56,7 @@ def get_config(arg: str = "") -> ConfigDict:
 
 def set_real_text(s: ConfigDict) -> None:
   """Configures three recipes that continue runs/head on Wikipedia."""
-  s.base = "bert_own:continue"
+  s.base = "own:continue"
   s.seeds = 3
   s.tasks = ""
   s.arms = {

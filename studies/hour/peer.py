@@ -6,7 +6,7 @@ As examples/pytorch/run_mlm.py of transformers: documents are joined and cut
 into rows, 15 % of their tokens are hidden as 80/10/10 and logits are computed
 at every position. TEXT has one document a paragraph; TOKENIZER is a folder. The
 number of steps follows a measurement before the start, which costs no minutes,
-and neither does tokenizing. OUTPUT gets the model and SAVES models on the way.
+and neither does tokenizing; `steps=N` takes it from an earlier run. OUTPUT gets the model and SAVES models on the way.
 A KEY is one in SETTINGS.
 """
 
@@ -30,7 +30,9 @@ SETTINGS = {
   "dropout": 0.0,
   "layers": 2,
   "width": 256,
+  "hidden": 0.15,
   "bf16": 1,
+  "steps": 0,
 }
 TRIED_STEPS = 30
 SAVES = 8
@@ -89,8 +91,30 @@ def make_trainer(
       **others,
     ),
     train_dataset=rows,
-    data_collator=transformers.DataCollatorForLanguageModeling(tokenizer),
+    data_collator=transformers.DataCollatorForLanguageModeling(
+      tokenizer, mlm_probability=s["hidden"]
+    ),
   )
+
+
+def count_steps(
+  config: transformers.BertConfig, minutes: float, *others: Any
+) -> int:
+  """Counts the steps that fit, by TRIED_STEPS of `make_trainer(*others)`."""
+  began = []  # of steps
+
+  class Times(transformers.TrainerCallback):
+    def on_step_end(self, *args, **others):
+      began.append(time.monotonic())
+
+  model = transformers.BertForMaskedLM(config)
+  trial = make_trainer(model, *others, max_steps=TRIED_STEPS)
+  trial.add_callback(Times())
+  trial.train()
+  secs = float(np.median(np.diff(began)))
+  steps = int(60 * minutes / secs)
+  print(f"{secs:.3f} s a step, {steps} steps", flush=True)
+  return steps
 
 
 def main(
@@ -112,19 +136,9 @@ def main(
     initializer_range=s["range"],
     max_position_embeddings=max(128, int(s["length"])),
   )
-  tried = transformers.BertForMaskedLM(config)
-  began = []  # of steps
-  trial = make_trainer(tried, rows, tokenizer, s, output, max_steps=TRIED_STEPS)
-
-  class Times(transformers.TrainerCallback):
-    def on_step_end(self, *args, **others):
-      began.append(time.monotonic())
-
-  trial.add_callback(Times())
-  trial.train()
-  secs = float(np.median(np.diff(began)))
-  steps = int(60 * float(minutes) / secs)
-  print(f"{secs:.3f} s a step, {steps} steps", flush=True)
+  steps = int(s["steps"]) or count_steps(
+    config, float(minutes), rows, tokenizer, s, output
+  )
   model = transformers.BertForMaskedLM(config)
   trainer = make_trainer(
     model, rows, tokenizer, s, output, max_steps=steps, seed=int(seed)

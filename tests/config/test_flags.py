@@ -14,7 +14,7 @@ from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.runtime.errors import InputError
 
-DEMO = "--config=electra_demo"
+DEMO = "--config=demo"
 PATH = "--config=configs/electra_base.py"
 FLAGS = [f"\n--config.{key}=" for key in PRETRAIN]
 
@@ -58,9 +58,9 @@ def test_a_flag_sets_its_key(flags, key, value):
     (["--config.log.writers=a,b"], "log.writers='a,b' is unknown. Choose"),
     (["--config.checkpoint.keep_percent=x"], "('x',) has the wrong type."),
     (["--config.task=study"], "--config.task=study is no flag"),
-    (["runs/demo"], "Use --config.KEY=VALUE."),
-    (["--config=electra_dmo"], "Did you mean --config=electra_demo?"),
-    (["--config=electra_demo:hcc"], "'hcc' is unknown"),
+    (["runs/mine"], "Use --config.KEY=VALUE."),
+    (["--config=dmo"], "Did you mean --config=demo?"),
+    (["--config=demo:hcc"], "'hcc' is unknown"),
     (["--config=finetune_own.py:x"], "There are none."),
     (["--config"], "Missing value for flag --config."),
   ],
@@ -91,8 +91,8 @@ def test_a_broken_config_file_is_refused_with_its_line(tmp_path, code, message):
 @pytest.mark.parametrize(
   ("text", "workdir"),
   [
-    ("electra_demo:hc,len512", "runs/electra_demo-hc-len512"),
-    ("my/electra_demo.py:hc", "runs/electra_demo-hc"),
+    ("demo:hc,len512", "runs/demo-hc-len512"),
+    ("my/demo.py:hc", "runs/demo-hc"),
     ("runs/x/config.json", "runs/x"),
   ],
 )
@@ -103,11 +103,11 @@ def test_the_default_workdir_is_named_after_the_config(text, workdir):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    ([], "--config is missing. Try --config=electra_demo."),
-    (["--config.steps=9"], "--config is missing. Try --config=electra_demo."),
+    ([], "--config is missing. Try --config=demo."),
+    (["--config.steps=9"], "--config is missing. Try --config=demo."),
     (["--workdr=x"], "Did you mean --workdir?"),
     (["--count=two"], "flag --count=two: invalid literal for int()"),
-    (["electra_demo:hc"], "Did you mean --config=electra_demo:hc?"),
+    (["demo:hc"], "Did you mean --config=demo:hc?"),
   ],
 )
 def test_a_wrong_flag_of_a_verb_is_refused(words, message):
@@ -131,7 +131,7 @@ def test_a_verb_ends_with_one_line_and_exit_code_2():
 @pytest.mark.parametrize(
   ("words", "expected"),
   [
-    (["main", "-h"], ["--workdir=''\n", "  electra_demo\n", "docs/index.md"]),
+    (["main", "-h"], ["--workdir=''\n", "  demo\n", "docs/index.md"]),
     (["export", "--help"], ["--step=VALUE", "[--output=FOLDER]"]),
     (["main", PATH, "--config.seed=7", "--help"], ["seed=7\n", *FLAGS]),
   ],

@@ -18,7 +18,7 @@ def get_config(name):
   return importlib.import_module(f"truenegs_jax.configs.{name}").get_config()
 
 
-DEMO = json.loads(get_config("electra_demo").to_json())
+DEMO = json.loads(get_config("demo").to_json())
 
 
 def save(folder, config):
@@ -40,7 +40,7 @@ def test_every_config_is_loaded_as_it_was_saved(tmp_path, name):
 
 
 def test_flags_change_a_saved_config(tmp_path):
-  c = get_config("electra_demo")
+  c = get_config("demo")
   change = "--config.generator.multiplier=2"
   for args in ([change, save(tmp_path, c)], [save(tmp_path, c), change]):
     assert parse_config(args).generator.multiplier == 2
@@ -84,9 +84,9 @@ def test_a_saved_study_is_refused_as_it_may_name_a_program(tmp_path, more):
 
 def test_no_file_takes_the_name_of_a_packaged_config(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  (tmp_path / "electra_demo").write_text("1 / 0")
-  assert load.find_config("electra_demo") == load.PACKAGED / "electra_demo.py"
-  load.load_config("electra_demo")
+  (tmp_path / "demo").write_text("1 / 0")
+  assert load.find_config("demo") == load.PACKAGED / "demo.py"
+  load.load_config("demo")
 
 
 @pytest.mark.parametrize("name", ["../model", "/model", "a.b", "my model"])

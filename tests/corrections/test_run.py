@@ -18,7 +18,7 @@ from support.small_predictions import random_predictions, random_table
 from support.weight_files import write_export, write_run
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
-from truenegs_jax.configs import common, electra_demo
+from truenegs_jax.configs import common, electra_small
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.corrections import run as run_lib
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
@@ -76,8 +76,9 @@ def folder(tmp_path_factory):
 
 
 def make_config(**negatives):
-  c = electra_demo.get_config("runlocal,hc+sr")
+  c = electra_small.get_config("runlocal,hc+sr")
   c.length = LENGTH
+  c.masking.prob = 0.25
   c.seed = 5  # masks are drawn by the seed of the measurement
   c.negatives.update({"strict_subword": False, **negatives})
   return c

@@ -67,7 +67,7 @@ def test_a_signal_during_an_import_ends_the_command(
     MODULE.format(number=int(number))
   )
   command = [sys.executable, "-m", f"truenegs_jax.{verb}"]
-  command += ["--config=electra_demo"] * (verb == "main")
+  command += ["--config=demo"] * (verb == "main")
   process = subprocess.run(command, env=env, capture_output=True, text=True)
   assert_ended(process, number)
 

@@ -9,7 +9,7 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.runtime.errors import InputError
 
-CONFIGS = "electra_demo", "finetune_glue", "corrections", "robustness", "study"
+CONFIGS = "demo", "finetune_glue", "corrections", "robustness", "study"
 
 
 def find_numbers(name):
@@ -52,9 +52,9 @@ def test_numbers_out_of_range_are_refused_with_their_range(name):
 def test_wrong_values_of_python_files_are_refused(tmp_path, line, message):
   path = tmp_path / "own.py"
   path.write_text(
-    "import ml_collections\nfrom truenegs_jax.configs import electra_demo\n"
+    "import ml_collections\nfrom truenegs_jax.configs import demo\n"
     "def get_config():\n"
-    f"  c = electra_demo.get_config()\n  {line}\n  return c\n"
+    f"  c = demo.get_config()\n  {line}\n  return c\n"
   )
   with pytest.raises(InputError, match=message):
     parse_config([f"--config={path}"])

@@ -10,7 +10,7 @@ import pytest
 
 from support import tiny
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.configs import electra_demo
+from truenegs_jax.configs import electra_small
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import plan, predict_slots
 from truenegs_jax.runtime import rng
@@ -23,7 +23,7 @@ SLOT_DRAWS = 4  # positions, [MASK] or not, random tokens, samples
 
 @pytest.fixture(scope="module")
 def run():
-  c = electra_demo.get_config("runlocal,hc+sr")
+  c = electra_small.get_config("runlocal,hc+sr")
   c.masking.style, c.negatives.drop_prob = "80_10_10", 0.1
   c.model.dropout = 0.1
   c.batch_size, c.model.layers = 2, LAYERS

@@ -19,7 +19,7 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 
-HC = "electra_demo:hc,runlocal"
+HC = "electra_small:hc,runlocal"
 ROWS = 37  # no multiple of a batch; more than there are held-out rows
 CLOCK = types.SimpleNamespace(is_over=lambda name: False)
 
@@ -27,7 +27,7 @@ CLOCK = types.SimpleNamespace(is_over=lambda name: False)
 @pytest.fixture(autouse=True)
 def search_as_many_rows_as_are_read(monkeypatch):
   monkeypatch.setattr(evaluate, "SEARCHED", 1)
-  monkeypatch.setattr(evaluate, "SHOWN", 5_000)
+  monkeypatch.setattr(evaluate, "ENOUGH", 5_000)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,11 @@ def make_trained(inputs, num_devices, **values):
     "data__vocab": inputs.folder / "vocab.txt",
     "model__dtype": "float32",
     "eval__rows": ROWS,
+    "masking__prob": 0.25,
     "batch_size": 16,
   } | values
   flags = [f"--config.{k.replace('__', '.')}={v}" for k, v in values.items()]
-  c = parse_config([f"--config={runs.ROOT}/configs/electra_demo.py:hc", *flags])
+  c = parse_config([f"--config={runs.ROOT}/configs/electra_small.py:hc", *flags])
   config = PretrainConfig.read(c)
   mesh = sharding.make_mesh(
     plan.read_mesh_spec(config), jax.devices()[:num_devices]
@@ -112,7 +113,7 @@ def test_training_rows_follow_the_held_out_ones_if_cases_are_too_few(
     return types.SimpleNamespace(corrected_pairs=lambda table: pairs)
 
   monkeypatch.setattr(predict_slots, "predict_batch", predict)
-  monkeypatch.setattr(evaluate, "SHOWN", 9)
+  monkeypatch.setattr(evaluate, "ENOUGH", 9)
   trained = make_trained(inputs, 1, eval__rows=limit)
   evaluate.predict_rows(trained, inputs.table, CLOCK)
   held_out = min(limit, len(inputs.held_out_rows))

@@ -88,13 +88,13 @@ def test_as_many_slots_are_computed_as_fit(num_devices):
   ("vocab", "is_strict"), [(("big", "##ly"), False), (("Ġbig", "ly"), True)]
 )
 def test_pieces_are_spared_where_spaces_are_marked(vocab, is_strict):
-  c = get_config("electra_demo")
+  c = get_config("electra_small")
   c.negatives.strict_subword = False
   assert make_run(c, vocab).options.strict_subword == is_strict
 
 
 def test_the_objective_gets_arrays_only_for_keys_that_need_them():
-  c = get_config("bert_own", "baseline")
+  c = get_config("bert_base", "baseline")
   c.negatives.strict_subword = False
   assert make_run(c).abstract_aux() == {}
   c.masking.update({"prob": 0.4, "final_prob": 0.15, "unit": "word"})
@@ -128,7 +128,7 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch):
 
 
 def test_short_rows_grow_at_their_shares_of_the_schedule():
-  c = get_config("electra_demo", "baseline,runlocal")
+  c = get_config("electra_small", "baseline,runlocal")
   c.length, c.short_rows, c.steps = 64, 0.5, 20
   config = PretrainConfig.read(c)
   parts = [plan.count_parts(config, step) for step in range(20)]
@@ -138,5 +138,5 @@ def test_short_rows_grow_at_their_shares_of_the_schedule():
     plan.shorten(run, n).abstract_batch()["tokens"].shape for n in parts
   ]
   assert set(shapes) == {(32, 16), (16, 32), (8, 64)}
-  demo = PretrainConfig.read(get_config("electra_demo"))
+  demo = PretrainConfig.read(get_config("electra_small"))
   assert {plan.count_parts(demo, step) for step in range(1_500)} == {1}

@@ -20,7 +20,7 @@ from truenegs_jax.train import guards
 from truenegs_jax.workdir import lock
 
 run = runs.run_in_process
-HC_SR = "electra_demo:hc+sr,runlocal"
+HC_SR = "electra_small:hc+sr,runlocal"
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
   assert code == 0 and "12 of 100 steps fit into minutes=0.2" in output
   assert "Muon for matrices of layers, peak 0.01" in " ".join(output.split())
   rates = [x["lr"] for x in runs.read_records(root / "limited")]
-  assert rates[-1] == pytest.approx(0.002 / 12, rel=0.05)
+  assert rates[-1] == pytest.approx(0.0005 / 12, rel=0.05)
   signals |= {5: signal.SIGTERM}
   assert start("continued")[0] == errors.SAVED_RESTART
   assert start("continued")[0] == 0
@@ -151,7 +151,7 @@ def test_finished_run_started_again_shows_its_results(first_run):
   assert code == 0 and "MLM loss" in output
   assert runs.read_records(root / "first") == before
   saved = json.loads((root / "first" / "config.json").read_text())
-  assert saved["steps"] == 12 and saved["negatives"]["soft_weight"] == 0.1
+  assert saved["steps"] == 12 and saved["negatives"]["soft_weight"] == 1.0
   assert (root / "first" / "report.html").exists()
 
 
@@ -166,7 +166,7 @@ def test_finished_run_moves_and_gets_more_steps(first_run):
   rates = [x["lr"] for x in runs.read_records(moved)]
   assert "This run had 12 steps and gets 16. After step 12 it" in output
   assert f"the learning rate is {rates[12]:.3g}, and 0 at" in output
-  peak, warmup = 0.002, 2
+  peak, warmup = 0.0005, 2
   expected = [
     peak * (1 - t / steps) * min(1, t / warmup)
     for steps, first, last in ((12, 0, 12), (16, 12, 16))
@@ -194,7 +194,7 @@ def test_a_branch_decays_as_the_run_that_was_to_end_so(first_run):
     assert [x[key] for x in branched] == [x[key] for x in planned[6:]]
   last = (runs.read_checkpoint(root / x, 9) for x in names)
   assert runs.arrays_equal(*last)
-  expected = [0.002 * (1 - (t / 4) ** 0.5) for t in (1, 2, 3)]
+  expected = [0.0005 * (1 - (t / 4) ** 0.5) for t in (1, 2, 3)]
   assert [x["lr"] for x in branched] == pytest.approx(expected, rel=1e-6)
   assert runs.read_records(root / "long") == before
 
@@ -252,7 +252,7 @@ def test_bad_value_is_refused_before_compilation(
 @pytest.mark.parametrize(
   "flags, message",
   [
-    (["--config.optim.lr=0.5"], "optim.lr: 0.002 -> 0.5"),
+    (["--config.optim.lr=0.5"], "optim.lr: 0.0005 -> 0.5"),
     (["--config.steps=9"], "steps: 12 -> 9"),
     (["--config.data.vocab_size=90", "--config.data.rows="], "vocab_size"),
   ],

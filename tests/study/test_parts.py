@@ -19,7 +19,7 @@ from truenegs_jax.study.parts import Part, State
 from truenegs_jax.workdir import lock
 
 DEMO = {
-  "base": "electra_demo:runlocal",
+  "base": "electra_small:runlocal",
   "arms": {
     "baseline": {"words": "baseline"},
     "mask": {"words": "hc", "masking.prob": 0.25},

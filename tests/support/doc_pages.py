@@ -66,9 +66,9 @@ def write_files(page: pathlib.Path, folder: pathlib.Path) -> None:
   for block in read_blocks(page):
     if match := re.match(r"# ([\w.]+\.py)\n", block.text):
       (folder / match[1]).write_text(block.text)
-  config = parse_config(["--config=electra_demo"])
+  config = parse_config(["--config=demo"])
   named = re.findall(r"--config=runs/(\w+)/config\.json", page.read_text())
-  for name in {"electra_demo", *named}:
+  for name in {"demo", *named}:
     workdir = folder / "runs" / name
     workdir.mkdir(parents=True)
     (workdir / "config.json").write_text(json.dumps(config.to_dict()))

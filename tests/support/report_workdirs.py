@@ -43,7 +43,7 @@ def make_results() -> dict:
   """Returns results.json of a run that has learned."""
   fills = [{"sentence": "the [MASK]", "likeliest tokens": "part 50%"}]
   return {
-    "command": "truenegs main --config=electra_demo",
+    "command": "truenegs main --config=demo",
     "verdict": {
       **{"passed": True, "summary": "This run learned."},
       "table": {

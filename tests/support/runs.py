@@ -144,12 +144,12 @@ def read_exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
 def prepare(flags, env) -> None:
   """Prepares the rows of a run of many processes."""
   command = [sys.executable, "-m", "truenegs_jax.prepare"]
-  command += ["--config=electra_demo"]
+  command += ["--config=electra_small"]
   command += [flag for flag in flags if "config.data" in flag]
   subprocess.run(command, env=env, check=True)
 
 
-def start(workdir, flags, env, config="electra_demo:sr,runlocal", *, cwd=None):
+def start(workdir, flags, env, config="electra_small:sr,runlocal", *, cwd=None):
   """Starts a run whose stdout and stderr go to one pipe."""
   return subprocess.Popen(
     [sys.executable, "-m", "truenegs_jax.main", f"--config={config}"]
@@ -169,7 +169,7 @@ def run(workdir, flags, env, **kwargs) -> tuple[int, str]:
 
 
 def run_in_process(
-  workdir, flags, config="electra_demo:sr,runlocal", screen=None
+  workdir, flags, config="electra_small:sr,runlocal", screen=None
 ) -> tuple[int, str]:
   """Runs in this process; returns exit code and output, or raises."""
   from truenegs_jax.config.flags import parse_config

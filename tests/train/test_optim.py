@@ -304,7 +304,7 @@ def test_factors_multiply_update_and_decay():
   )
 
 
-@pytest.mark.parametrize("name", ["bert_own:runlocal", "finetune_glue:mrpc"])
+@pytest.mark.parametrize("name", ["own:runlocal", "finetune_glue:mrpc"])
 def test_a_high_learning_rate_draws_a_warning_that_helps(name, tmp_path):
   def warn(*words):
     flags = [f"--config={name}", "--config.dry_run=True", *words]

@@ -24,7 +24,7 @@ from support.weight_files import (
   write_run,
 )
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.configs import electra_demo
+from truenegs_jax.configs import electra_small
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.pretrain import export_run
@@ -80,7 +80,7 @@ def test_an_export_is_complete_and_the_same_after_loading(
 
 
 def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
-  config = electra_demo.get_config("runlocal,hc+sr")
+  config = electra_small.get_config("runlocal,hc+sr")
   config.data.sources = "/home/me/wiki.txt"
   config.negatives.sources = "wordnet"
   held_out = {"mlm": 4.25, "detect": 0.6, "auc": 0.75}
@@ -107,7 +107,7 @@ def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
     "copyright Princeton",
   ):
     assert words in card.text
-  config = electra_demo.get_config("baseline,runlocal")
+  config = electra_small.get_config("baseline,runlocal")
   about = export_run.describe_run(PretrainConfig.read(config), 20, {}, {})
   for claim in "orrected", "arxiv", "Held-out", "guessing":
     assert claim not in about
@@ -318,7 +318,7 @@ def test_a_converted_model_is_byte_identical(tmp_path, no_torch, capsys, case):
 def test_the_command_exports_the_newest_step_or_a_given_one(
   tmp_path, no_torch, capsys
 ):
-  config, folder = electra_demo.get_config("runlocal,hc+sr"), tmp_path
+  config, folder = electra_small.get_config("runlocal,hc+sr"), tmp_path
   first = random_params(build_model(config, vocab_size=tiny.V))
   second = jax.tree.map(lambda x: x + 1, first)
   word_VxE = first["embeddings"]["word"]

@@ -17,7 +17,7 @@ from support.weight_files import (
   write_export,
   write_run,
 )
-from truenegs_jax.configs import electra_demo
+from truenegs_jax.configs import electra_small
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.weights import find
 from truenegs_jax.workdir import files
@@ -172,7 +172,7 @@ STEPS = (10, 20)
 
 
 def _config(backbone):
-  c = electra_demo.get_config("runlocal")
+  c = electra_small.get_config("runlocal")
   c.model.backbone = backbone
   c.generator.multiplier = 1.0
   return c

@@ -23,7 +23,7 @@ from support.weight_files import (
   write_run,
 )
 from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.configs import bert_base, electra_demo
+from truenegs_jax.configs import bert_base, electra_small
 from truenegs_jax.data.tokenizer import load_tokenizer, make_tokenizer
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.pretrain import plan
@@ -235,7 +235,7 @@ def quick_init(monkeypatch):
 
 def _as_run(folder, role="discriminator"):
   """Writes the workdir of a pre-training run with one checkpoint."""
-  config = electra_demo if role == "discriminator" else bert_base
+  config = electra_small if role == "discriminator" else bert_base
   c = config.get_config("runlocal")
   c.init, c.model.max_positions = "weights", 64  # a BERT with a pooler
   model = build_model(c, vocab_size=tiny.V)

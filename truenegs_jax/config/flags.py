@@ -113,7 +113,7 @@ def parse_flags(
     rest = values(argv, known_only=True)
   text: str = values[CONFIG].value or ""
   if needs_config and not text and all("--config." in x for x in rest[1:]):
-    raise InputError("--config is missing. Try --config=electra_demo.")
+    raise InputError("--config is missing. Try --config=demo.")
   config = load.load_config(text) if text else None
   with _refuse_mistakes(values, config):
     if config:

@@ -1,6 +1,6 @@
 """Loads configs: a config file, one of the package, or one that a run saved.
 
-load_config("electra_demo:hc")          # of the package
+load_config("demo:hc")          # of the package
 load_config("own.py")                   # has a function get_config
 load_config("runs/demo/config.json")    # JSON, never executed
 """
@@ -21,7 +21,7 @@ from truenegs_jax.runtime.paths import open_path
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
 JSON_FIX = (
   "Pass the config.json of a workdir, such as"
-  " --config=runs/electra_demo/config.json, or a config file in Python."
+  " --config=runs/demo/config.json, or a config file in Python."
 )
 
 

@@ -136,7 +136,7 @@ class MaskedLanguageModel(nn.Module):
 class ElectraPair(MaskedLanguageModel):
   """ELECTRA's generator and discriminator (Clark et al. 2020).
 
-  >>> pair, params, tokenizer = load("runs/electra_demo", report=str)
+  >>> pair, params, tokenizer = load("runs/demo", report=str)
   >>> ids = [tokenizer.cls, *tokenizer.encode_lines(["the house"])[0]]
   >>> tokens_BxL = jnp.array([ids])
   >>> inputs = {

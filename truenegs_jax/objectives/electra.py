@@ -62,7 +62,7 @@ def electra_terms(
 ) -> Terms:
   """Computes the losses and statistics of one batch.
 
-  >>> model, params, tokenizer = load("runs/electra_demo", report=str)
+  >>> model, params, tokenizer = load("runs/demo", report=str)
   >>> table = SynonymTable.from_pairs([], tokenizer.vocab)
   >>> aux = table.arrays() | {"edges_V": word_edges(tokenizer.vocab)}
   >>> options = Options(MaskingOptions.for_tokenizer(tokenizer))

@@ -152,7 +152,7 @@ class Search:
   searched: int  # predictions
   corrected: int  # predictions
   source: str  # of the synonyms
-  cases: list[Case]  # of different (gold, prediction) pairs first
+  cases: list[Case]  # in the order of `find_cases`
 
 
 def find_cases(
@@ -162,20 +162,24 @@ def find_cases(
   *,
   limit: int = MAX_SAVED,
 ) -> Search:
-  """Finds corrections, at most `limit`, in the order of the predictions.
+  """Finds corrections, at most `limit`, the most probable predictions first.
 
-  Those of different (gold, prediction) pairs come first.
+  One of each pair (gold, prediction) comes before the second of any.
   """
   texts = read_words(tokenizer.vocab).texts
   searched = 0
-  counts: collections.Counter[tuple[str, str]] = collections.Counter()
-  corrected = []  # repetition of the pair, predictions, slot
+  found = []  # probability, predictions, slot
   for p in predictions:
     searched += len(p.gold_M)
-    for m in np.flatnonzero(p.corrected_M(table)).tolist():
-      pair = texts[p.gold_M[m]], texts[p.predicted_M[m]]
-      corrected.append((counts[pair], p, m))
-      counts[pair] += 1
+    slots = np.flatnonzero(p.corrected_M(table)).tolist()
+    found += [(p.probability_M[m], p, m) for m in slots]
+  found.sort(key=operator.itemgetter(0), reverse=True)
+  counts: collections.Counter[tuple[str, str]] = collections.Counter()
+  corrected = []  # repetition of the pair, predictions, slot
+  for _, p, m in found:
+    pair = texts[p.gold_M[m]], texts[p.predicted_M[m]]
+    corrected.append((counts[pair], p, m))
+    counts[pair] += 1
   corrected.sort(key=operator.itemgetter(0))
   cases = []
   for _, p, m in corrected[:limit]:

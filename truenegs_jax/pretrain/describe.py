@@ -23,6 +23,7 @@ from truenegs_jax.weights import find
 from truenegs_jax.workdir import files
 
 Arrays = Mapping[str, jax.Array | jax.ShapeDtypeStruct]
+OBJECTIVES = {"electra": "ELECTRA", "mlm": "masked language modelling"}
 TRAINING_PASSES = 3  # forward, and twice as many products backward
 # Keys of `negatives` that `describe_objective` puts into words or leaves out.
 DESCRIBED = (
@@ -47,7 +48,7 @@ def describe_objective(config: PretrainConfig) -> str:
   for name, key in Negatives.list_keys().items():
     value = getattr(n, name)
     parts[f"{name} {value}"] = name not in DESCRIBED and value != key.default
-  name = {"electra": "ELECTRA", "mlm": "BERT"}[config.objective]
+  name = OBJECTIVES[config.objective]
   terms = [part for part, is_used in parts.items() if is_used]
   recipe = " + ".join([name, *terms]) if terms else f"plain {name}"
   m = config.masking

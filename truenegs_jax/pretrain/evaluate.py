@@ -28,7 +28,8 @@ from truenegs_jax.train import guards, metrics
 from truenegs_jax.weights import match
 from truenegs_jax.workdir import files
 
-SHOWN = 10  # corrections to print at the end
+SHOWN = 12  # corrections to print at the end
+ENOUGH = 50  # corrections of different pairs to choose these from
 SEARCHED = 20  # rows to search for corrections, for each of `eval.rows`
 NUM_TOKENS = 5  # likeliest tokens per sentence
 MIN_ERRORS = 3.0  # standard errors by which a metric must beat guessing
@@ -231,8 +232,8 @@ def predict_rows(
 ) -> list[cases.Predictions]:
   """Predicts the slots of at most SEARCHED times `eval.rows` rows.
 
-  These are held-out rows, then training rows until there are enough corrections
-  to print or the time of the run is over. All processes read the same rows, in
+  These are held-out rows, then training rows until there are ENOUGH corrections
+  or the time of the run is over. All processes read the same rows, in
   batches as large as a micro-batch of training.
   """
   run = trained.run
@@ -253,7 +254,7 @@ def predict_rows(
   epoch_rows = len(rows) // c.batch_size * c.batch_size
   left = min(limit - len(held_out_rows), epoch_rows)
   for step in range(-(-left // size)):
-    if len(pairs) >= SHOWN or clock.is_over(f"search {step}"):
+    if len(pairs) >= ENOUGH or clock.is_over(f"search {step}"):
       break
     batch = batches.batch_at(rows, step, batch_size=size, seed=c.seed)
     batch["documents"][left - step * size :] = 0  # no slots beyond the limit
@@ -324,7 +325,7 @@ def fill_masks(
 ) -> list[MaskFill]:
   """Returns the likeliest tokens of the first [MASK] of each sentence.
 
-  >>> model, params, tokenizer = load("runs/electra_demo", report=str)
+  >>> model, params, tokenizer = load("runs/demo", report=str)
   >>> [fill] = fill_masks(model, params, tokenizer, ["the [MASK] house"])
   >>> len(fill.tokens), fill.probabilities == sorted(fill.probabilities)[::-1]
   (5, True)

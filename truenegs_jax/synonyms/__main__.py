@@ -1,7 +1,7 @@
 """Shows synonyms, builds their tables, and says what they cover of a text.
 
   truenegs synonyms primary stay  # WordNet's
-  truenegs synonyms primary stay --vocab=runs/electra_demo  # those of a run
+  truenegs synonyms primary stay --vocab=runs/demo  # those of a run
   truenegs synonyms --vocab=vocab.txt --output=table.safetensors \\
       --sources='wordnet, pairs path=ppdb.tsv'
 

@@ -88,7 +88,7 @@ def export_model(
 ) -> str:
   """Writes a folder for each role, with model card and SHA-256 checksums.
 
-  >>> model, params, tokenizer = load("runs/electra_demo")
+  >>> model, params, tokenizer = load("runs/demo")
   >>> line = export_model(model, params, tokenizer, "my_electra")
   >>> line.partition(".")[0]
   "Exported to 'my_electra'"

@@ -42,7 +42,7 @@ Flat = dict[str, np.ndarray]  # parameters by path
 class Pretrained(NamedTuple):
   """A model, its parameters (f32 numpy arrays) and its tokenizer.
 
-  >>> loaded = load("runs/electra_demo")
+  >>> loaded = load("runs/demo")
   >>> loaded.params["embeddings"]["word"].shape  # V, E
   (38, 16)
   """
@@ -55,7 +55,7 @@ class Pretrained(NamedTuple):
 def load(init: str, *, report: Report = print) -> Pretrained:
   """Loads BERT or an ELECTRA pair from a run, a checkpoint or an export.
 
-  >>> model, params, tokenizer = load("runs/electra_demo")
+  >>> model, params, tokenizer = load("runs/demo")
   >>> [fill] = fill_masks(model, params, tokenizer, ["the [MASK] house"])
   >>> len(fill.tokens)
   5
