@@ -1,5 +1,5 @@
 # help         prints this text
-# demo         trains a small ELECTRA on WordNet's glosses, without PyTorch
+# demo         trains a small model on WordNet's glosses, without PyTorch
 # test         runs the quick tests
 # test-all     runs all tests, including those marked slow
 # test-faults  runs tests/faults with all damages, kills and signals: 60 minutes
@@ -20,7 +20,7 @@
 # WORKERS=1          tests: processes; all cores by default
 # PYTEST_ARGS=-x     tests: options for pytest
 # SEED=1             demo: another seed and workdir
-# MINUTES=0          demo: all 1,500 steps; by default it ends in 10 minutes
+# MINUTES=0          demo: all 1,700 steps; by default it ends in 10 minutes
 # LOWEST=python3.11  bounds: the Python for the lowest versions
 # NEWEST=python3.13  bounds: the Python for the newest versions
 # UPGRADE=-U         pins: the newest versions; or: UPGRADE="-P jax -P jaxlib"

@@ -18,8 +18,8 @@ def get_config(arg: str = "") -> ConfigDict:
   """Configures a run of minutes on 2 cores; the README has its results."""
   c = own.from_scratch()
   c.model.variant = "demo"
-  c.steps = 1_500
-  c.batch_size = 128
+  c.steps = 1_700
+  c.batch_size = 64
   c.length = 32
   c.short_rows = 0.0
   c.data.sources = "wordnet"

@@ -13,6 +13,7 @@ import math
 import pathlib
 import sys
 
+from truenegs_jax.pretrain.evaluate import SHOWN
 from truenegs_jax.workdir.metrics_file import read_records
 
 FOLDER = pathlib.Path(__file__).with_name("results")
@@ -33,6 +34,7 @@ def keep(workdir: pathlib.Path, printed: pathlib.Path) -> None:
     "verdict": results["verdict"],
     "fills": results["fills"],
     "corrections": {x: corrections[x] for x in ("searched", "corrected")},
+    "cases": corrections["cases"][:SHOWN],
     "held_out": read_records(workdir)[-1],
   }
   JSON.write_text(json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
@@ -51,15 +53,8 @@ def numbers() -> dict[str, str]:
   digits = {
     "mlm": (scores["mlm"]["value"], 3),
     "mlm_error": (scores["mlm"]["error"], 3),
-    "mlm_hidden": (scores["mlm_hidden"]["value"], 3),
-    "mlm_hidden_error": (scores["mlm_hidden"]["error"], 3),
     "uniform": (saved["uniform_entropy"], 3),
     "unigram": (scores["mlm"]["guess"], 3),
-    "detect": (scores["detect"]["value"], 4),
-    "detect_error": (scores["detect"]["error"], 4),
-    "label_entropy": (scores["detect"]["guess"], 3),
-    "auc": (scores["auc"]["value"], 3),
-    "auc_error": (scores["auc"]["error"], 3),
     "pair_cosine": (saved["held_out"]["pair_cosine"], 2),
   }
   return {
