@@ -11,7 +11,7 @@ Text: the definitions and examples of WordNet 3.0. Arguments are a recipe
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs import common, own
+from truenegs_jax.configs import own
 
 
 def get_config(arg: str = "") -> ConfigDict:

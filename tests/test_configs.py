@@ -13,7 +13,7 @@ import rich.console
 from support import tiny, weight_files
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import PRETRAIN, TABLES, check_values
-from truenegs_jax.configs import common, electra_small
+from truenegs_jax.configs import common
 from truenegs_jax.data import layouts, prepare
 from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.finetune.task_data import parse_options
@@ -198,7 +198,10 @@ def test_own_claims_only_the_positions_of_its_rows(arg):
 
 @pytest.mark.parametrize(
   ("arg", "roles"),
-  [("continue", ["bert"]), ("electra,continue", ["discriminator", "generator"])],
+  [
+    ("continue", ["bert"]),
+    ("electra,continue", ["discriminator", "generator"]),
+  ],
 )
 def test_own_continues_released_weights_with_their_sizes(arg, roles, tmp_path):
   c = get_config("own", arg)

@@ -37,9 +37,7 @@ def folder(tmp_path_factory):
   model = truenegs_jax.make_electra(
     vocab_size=len(TOKENIZER.vocab), variant="tiny", generator_multiplier=0.5
   )
-  weight_files.write_export(
-    path / "runs" / "demo", model, tokenizer=TOKENIZER
-  )
+  weight_files.write_export(path / "runs" / "demo", model, tokenizer=TOKENIZER)
   (path / "pairs.tsv").write_text("main\tprimary\nswan\tbird\n")
   return path
 

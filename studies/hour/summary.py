@@ -63,7 +63,9 @@ def main(path: str = str(RESULTS)) -> None:
     for column in COLUMNS:
       values = columns[column]
       mean = sum(values) / max(1, len(values))
-      spread = f"{mean:.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
+      spread = (
+        f"{mean:.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
+      )
       cells.append(spread)
     print(f"| {side}, {planned} |", " | ".join(cells), "|")
 

@@ -56,7 +56,9 @@ def make_trained(inputs, num_devices, **values):
     "batch_size": 16,
   } | values
   flags = [f"--config.{k.replace('__', '.')}={v}" for k, v in values.items()]
-  c = parse_config([f"--config={runs.ROOT}/configs/electra_small.py:hc", *flags])
+  c = parse_config(
+    [f"--config={runs.ROOT}/configs/electra_small.py:hc", *flags]
+  )
   config = PretrainConfig.read(c)
   mesh = sharding.make_mesh(
     plan.read_mesh_spec(config), jax.devices()[:num_devices]

@@ -168,15 +168,15 @@ def find_cases(
   """
   texts = read_words(tokenizer.vocab).texts
   searched = 0
-  found = []  # probability, predictions, slot
+  by_probability = []  # probability, predictions, slot
   for p in predictions:
     searched += len(p.gold_M)
     slots = np.flatnonzero(p.corrected_M(table)).tolist()
-    found += [(p.probability_M[m], p, m) for m in slots]
-  found.sort(key=operator.itemgetter(0), reverse=True)
+    by_probability += [(p.probability_M[m], p, m) for m in slots]
+  by_probability.sort(key=operator.itemgetter(0), reverse=True)
   counts: collections.Counter[tuple[str, str]] = collections.Counter()
   corrected = []  # repetition of the pair, predictions, slot
-  for _, p, m in found:
+  for _, p, m in by_probability:
     pair = texts[p.gold_M[m]], texts[p.predicted_M[m]]
     corrected.append((counts[pair], p, m))
     counts[pair] += 1
