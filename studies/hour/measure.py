@@ -9,9 +9,9 @@ and `paradigm` (Warstadt et al. 2020). Prints a line of JSON for each:
 - `windows`: by the length of a window, the loss in nats of 15 % of its tokens,
   hidden as [MASK], and twice its standard error over windows; documents are cut
   into windows `[CLS] ... [SEP]`, and the same draws hide tokens of all models;
-- `blimp`: percentage of the pairs whose good sentence has the higher
-  pseudo-log-likelihood, each token hidden in turn (Salazar et al. 2020); ties
-  count one half.
+- `blimp`, unless PAIRS is empty: percentage of the pairs whose good sentence has
+  the higher pseudo-log-likelihood, each token hidden in turn (Salazar et al.
+  2020); ties count one half.
 
 Computes in f32 with PyTorch and transformers, whose model class has no part in
 how it was trained.
@@ -31,7 +31,7 @@ import transformers
 LENGTHS = (32, 128)
 HIDDEN = 0.15
 MAX_WINDOWS = 2_000  # of each length
-PAIRS = 200  # of each paradigm
+PAIRS = 100  # of each paradigm
 BATCH_TOKENS = 16_384
 Model = Any  # of transformers, for masked language modelling
 
@@ -152,7 +152,8 @@ def main(text: str, pairs_path: str, *folders: str) -> None:
   for folder in folders:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
-    print(json.dumps(measure(model, tokenizer, documents, pairs, folder)))
+    line = measure(model, tokenizer, documents, pairs, folder)
+    print(json.dumps(line), flush=True)
 
 
 def measure(
@@ -169,8 +170,11 @@ def measure(
     ]
     for length in LENGTHS
   }
-  blimp = [round(x, 2) for x in measure_pairs(model, tokenizer, pairs)]
-  return {"model": folder, "windows": losses, "blimp": blimp}
+  line = {"model": folder, "windows": losses}
+  if pairs:
+    blimp = [round(x, 2) for x in measure_pairs(model, tokenizer, pairs)]
+    line["blimp"] = blimp
+  return line
 
 
 if __name__ == "__main__":
