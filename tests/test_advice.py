@@ -24,7 +24,9 @@ DRY = " --config.dry_run"
 MAIN = "truenegs main --config=electra_small:sr,runlocal {flags}"
 NEW = f"{MAIN} --workdir=new"
 INIT = f"{NEW}{DRY} --config.data.vocab=init --config.init="
-PREPARE = "truenegs prepare --config=electra_small {flags}"
+PREPARE = (
+  "truenegs prepare --config=electra_small --config.data.vocab=train {flags}"
+)
 NEW_ROWS = f"{PREPARE} --config.data.rows=new_rows"
 # Commands that get what the command before needs, which is then typed again.
 HELPERS = re.compile(r"hf download .*|.* wordnet")
@@ -83,7 +85,7 @@ CASES = {
     "truenegs train",
     r"no verb 'train'. Run (.* main)\.",
     r"is missing. Try (--config=electra_small)\.",
-    fills={"electra_small": "run/config.json"},
+    fills={"demo": "run/config.json"},
     ends="resumed at step 12",
   ),
   "push": case(

@@ -9,9 +9,9 @@ and `paradigm` (Warstadt et al. 2020). Prints a line of JSON for each:
 - `windows`: by the length of a window, the loss in nats of 15 % of its tokens,
   hidden as [MASK], and twice its standard error over windows; documents are cut
   into windows `[CLS] ... [SEP]`, and the same draws hide tokens of all models;
-- `blimp`, unless PAIRS is empty: percentage of the pairs whose good sentence has
-  the higher pseudo-log-likelihood, each token hidden in turn (Salazar et al.
-  2020); ties count one half.
+- `blimp`, unless PAIRS is empty: percentage of the pairs whose good sentence
+  has the higher pseudo-log-likelihood, each token hidden in turn (Salazar et
+  al. 2020); ties count one half.
 
 Computes in f32 with PyTorch and transformers, whose model class has no part in
 how it was trained.
