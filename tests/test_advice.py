@@ -84,7 +84,7 @@ CASES = {
   "train": case(
     "truenegs train",
     r"no verb 'train'. Run (.* main)\.",
-    r"is missing. Try (--config=electra_small)\.",
+    r"is missing. Try (--config=demo)\.",
     fills={"demo": "run/config.json"},
     ends="resumed at step 12",
   ),
