@@ -21,16 +21,16 @@ import transformers
 
 # Chosen on another text, as ours are (README.md).
 SETTINGS = {
-  "length": 64,
-  "batch_size": 64,
+  "length": 32,
+  "batch_size": 128,
   "rate": 1e-3,
   "b2": 0.98,
   "warmup": 0.05,
-  "range": 0.02,
+  "range": 0.04,
   "dropout": 0.0,
   "layers": 2,
   "width": 256,
-  "hidden": 0.15,
+  "hidden": 0.3,
   "bf16": 1,
   "steps": 0,
 }
