@@ -41,15 +41,15 @@ SAVES = 8
 class Curve(transformers.TrainerCallback):
   """Saves the model SAVES times, and the minutes in its folder's name."""
 
-  def __init__(self, folder: Path, tokenizer: Any):
+  def __init__(self, folder: Path, tokenizer: Any, minutes: float):
     self._folder = folder
     self._tokenizer = tokenizer
-    self._began = time.monotonic()
+    self._minutes = minutes  # of all steps
 
   def on_step_end(self, args, state, control, model=None, **others):
     """Saves after each of SAVES equal parts of the steps."""
     if state.global_step % (state.max_steps // SAVES) == 0:
-      minutes = (time.monotonic() - self._began) / 60
+      minutes = self._minutes * state.global_step / state.max_steps
       for part in (model, self._tokenizer):
         part.save_pretrained(self._folder / f"at-{minutes:.2f}")
 
@@ -143,7 +143,7 @@ def main(
   trainer = make_trainer(
     model, rows, tokenizer, s, output, max_steps=steps, seed=int(seed)
   )
-  trainer.add_callback(Curve(Path(output), tokenizer))
+  trainer.add_callback(Curve(Path(output), tokenizer, float(minutes)))
   trainer.train()
   trainer.save_model(output)
   tokenizer.save_pretrained(output)

@@ -12,7 +12,7 @@ import collections
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,18 +56,22 @@ def main(path: str = str(RESULTS)) -> None:
     if x.minutes == x.planned:
       for column, value in x.values.items():
         groups[x.side, x.planned][column].append(value)
-  print("| side, minutes |", " | ".join(COLUMNS), "|")
-  print("| --- " * (len(COLUMNS) + 1) + "|")
+  measured = [
+    x for x in COLUMNS if any(x in group for group in groups.values())
+  ]
+  print("| side, minutes |", " | ".join(measured), "|")
+  print("| --- " * (len(measured) + 1) + "|")
   for (side, planned), columns in sorted(groups.items()):
-    cells = []
-    for column in COLUMNS:
-      values = columns[column]
-      mean = sum(values) / max(1, len(values))
-      spread = (
-        f"{mean:.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
-      )
-      cells.append(spread)
+    cells = [describe(columns[x]) for x in measured]
     print(f"| {side}, {planned} |", " | ".join(cells), "|")
+
+
+def describe(values: Sequence[float]) -> str:
+  """Returns the mean of values, with the least and the greatest."""
+  if not values:
+    return ""
+  mean = sum(values) / len(values)
+  return f"{mean:.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 if __name__ == "__main__":
