@@ -87,4 +87,4 @@ def test_the_wheel_works_in_an_empty_folder(wheel, tmp_path):
   flags += ["--config.data.sources=text.txt"]
   (empty / "text.txt").write_text("A line of text.\n\n" * 100)
   planned = run(command, "main", *flags, cwd=empty, **env)
-  assert "1,500" in planned
+  assert "1,700" in planned
