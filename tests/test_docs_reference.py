@@ -116,9 +116,9 @@ def test_readme_has_the_figures_of_the_run_that_pages_show(monkeypatch):
   fills = {
     fill["sentence"]: ", ".join(
       f"{word} {p:.0%}"
-      for word, p in [*zip(fill["tokens"], fill["probabilities"], strict=True)][
-        :3
-      ]
+      for word, p in zip(
+        fill["tokens"][:3], fill["probabilities"][:3], strict=True
+      )
     )
     for fill in saved["fills"]
   }
