@@ -134,9 +134,10 @@ def export_task(
 ) -> str:
   """Writes a fine-tuned model to a folder, with model card and checksums.
 
-  AutoModelForSequenceClassification or AutoModelForQuestionAnswering computes
-  the trained logits, with scores in the task's units. `output` must not exist.
-  Returns a line for the user, as `export_model` does.
+  AutoModelForSequenceClassification, AutoModelForQuestionAnswering or
+  AutoModelForTokenClassification computes the trained logits, with scores in
+  the task's units. `output` must not exist. Returns a line for the user, as
+  `export_model` does.
   """
   if output.exists() and not is_bucket(output):
     raise InputError(
@@ -204,6 +205,8 @@ def _task_fields(
     fields |= hf_config.label_fields(["score"])
   if task.kind == task_lib.CLASSES:
     fields["problem_type"] = "single_label_classification"
+    fields |= hf_config.label_fields(task.labels)
+  if task.kind == task_lib.TAGS:
     fields |= hf_config.label_fields(task.labels)
   return fields
 

@@ -146,11 +146,13 @@ _TASK_HEADS: dict[str, dict[str, str]] = {
     "task_head/output": "classifier",
   },
   "spans": {"task_head/output": "qa_outputs"},
+  "tags": {"task_head/output": "classifier"},
 }
 TASK_CLASSES = {
   "dense": "ForSequenceClassification",
   "pooler": "ForSequenceClassification",
   "spans": "ForQuestionAnswering",
+  "tags": "ForTokenClassification",
 }
 
 
