@@ -118,13 +118,13 @@ def test_files_and_data_sets_hold_the_same_sentences(tmp_path):
   for where in ("a.conll", "a.jsonl", "saved"):
     path = str(tmp_path / where)
     path = f"hf:{path}" if where == "saved" else path
-    found = tags.read_sentences(path, split="train", task=TASK)
-    assert [x.words for x in found] == sentences, where
-    assert [x.gold for x in found] == golds, where
+    sentences_read = tags.read_sentences(path, split="train", task=TASK)
+    assert [x.words for x in sentences_read] == sentences, where
+    assert [x.gold for x in sentences_read] == golds, where
   (tmp_path / "words.conll").write_text("Ada\n\nHi\n")
   path = str(tmp_path / "words.conll")
-  found = tags.read_sentences(path, split="test", task=TASK)
-  assert [x.gold for x in found] == [None, None]
+  sentences_read = tags.read_sentences(path, split="test", task=TASK)
+  assert [x.gold for x in sentences_read] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ def read_split(options: FinetuneOptions, task: Task, split: str) -> list[Any]:
   return records.read_split(task, split, where)
 
 
-def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
+def find_failure(golds: Sequence[Any], answers: Sequence[Any]) -> str:
   """Returns why answers are useless (not finite or constant), else ""."""
   if isinstance(answers[0], list):  # tags
     golds = [*itertools.chain.from_iterable(golds)]

@@ -143,8 +143,8 @@ def score_answers(
   `labels` are in the order of their ids.
   """
   if isinstance(answers[0], list | tuple):  # tags
-    runs = score_runs(metrics, golds, [answers])
-    return {name: float(x.by_run()[0]) for name, x in runs.items()}
+    by_metric = score_runs(metrics, golds, [answers])
+    return {name: float(x.by_run()[0]) for name, x in by_metric.items()}
   if isinstance(golds[0], list | tuple):  # questions
     scores = question_scores(golds, answers)
     return {name: float(x.mean()) for name, x in scores.items()}

@@ -71,10 +71,10 @@ def _read_columns(path: str) -> Iterator[Record]:
       )
   for is_sentence, lines in itertools.groupby(rows, lambda x: bool(x[1])):
     if is_sentence:
-      numbers, fields = zip(*lines, strict=True)
-      columns = {WORD: [x[0] for x in fields]}
+      numbers, words = zip(*lines, strict=True)
+      columns = {WORD: [x[0] for x in words]}
       if widths[0] > 1:
-        columns[TAG] = [x[-1] for x in fields]
+        columns[TAG] = [x[-1] for x in words]
       yield Record(f"{file}:{numbers[0]}", columns)
 
 
@@ -139,9 +139,9 @@ def encode(
     word_T = starts_W.searchsorted(context.spans_Tx2[:, 0], "right") - 1
     pieces = context.pieces_T[: length - 2]
     num_cut += len(pieces) < len(word_T)
-    found, first = np.unique(word_T[: len(pieces)], return_index=True)
+    word_K, first_K = np.unique(word_T[: len(pieces)], return_index=True)
     place_W = np.full(len(starts_W), -1)
-    place_W[found] = first + 1  # after [CLS]
+    place_W[word_K] = first_K + 1  # after [CLS]
     row = [tokenizer.cls, *pieces, tokenizer.sep]
     rows.append(np.array(row, np.int32))
     places.append(place_W)

@@ -263,13 +263,14 @@ def fit_tags(task: Task, train: Sequence[Sentence]) -> Task:
 
   Types that are not set are those that occur, by the alphabet.
   """
-  found = {x.type for s in train for x in entities.find_entities(s.gold or ())}
-  if not found:
+  tags = [x.tags for x in train if x.tags]
+  types = {x.type for y in tags for x in entities.find_entities(y)}
+  if not types:
     raise DataError(
       f"{train[0].location}: none of the {len(train):,} sentences of this file"
       " has an entity. Choose another file."
     )
-  labels = task.labels or entities.list_tags(sorted(found))
+  labels = task.labels or entities.list_tags(sorted(types))
   return dataclasses.replace(task, labels=labels)
 
 
