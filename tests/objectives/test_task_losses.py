@@ -39,6 +39,7 @@ def make_inputs():
     "label": rng.integers(0, C, B).astype(np.int32),
     "start": start_B,
     "end": end_B,
+    "tags": rng.integers(-1, C, (B, L)).astype(np.int32),
   }
 
 
@@ -97,10 +98,24 @@ def test_mean_cross_entropy_of_spans_is_over_real_tokens():
   assert_loss(terms, losses_B)
 
 
+def test_cross_entropy_of_tags_is_a_mean_over_words():
+  inputs, logits_BxLxC = make_inputs(), draw_logits(5, B, L, C)
+  terms, _ = compute_terms("tags", inputs, logits=logits_BxLxC)
+  counts_BxL = (inputs["tags"] >= 0) & (inputs["weight"][:, None] > 0)
+  row_W, place_W = np.nonzero(counts_BxL)
+  scores_WxC = log_softmax(logits_BxLxC)[row_W, place_W]
+  tag_W = inputs["tags"][row_W, place_W]
+  total, count = terms["loss"]
+  expected = -scores_WxC[np.arange(len(tag_W)), tag_W].sum()
+  np.testing.assert_allclose(total, expected, rtol=1e-5)
+  assert count == len(tag_W) < counts_BxL[:-2].size
+
+
 @pytest.mark.parametrize("kind", task_losses.LOSSES)
 def test_dropout_is_on_in_training_only(kind):
   inputs = make_inputs()
-  logits = jnp.zeros((B, L, 2) if kind == "spans" else (B, C))
+  shapes = {"spans": (B, L, 2), "tags": (B, L, C)}
+  logits = jnp.zeros(shapes.get(kind, (B, C)))
   _, [training_keys] = compute_terms(kind, inputs, train=True, logits=logits)
   _, [evaluation_keys] = compute_terms(kind, inputs, logits=logits)
   purpose = rng_lib.DISCRIMINATOR_DROPOUT

@@ -189,6 +189,7 @@ LABELS = ("against", "for", "neither")
 CLASSES = task_lib.Task("nli", "NLI", task_lib.CLASSES, labels=LABELS)
 SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
 SPANS = task_lib.Task("qa", "QA", task_lib.SPANS)
+TAGS = task_lib.Task("ner", "NER", task_lib.TAGS, labels=("O", "B-a", "I-a"))
 MODERN = {"backbone": "modern"}
 CASES = {
   "electra-dense": ("discriminator", "dense", SCORE, {}),
@@ -199,6 +200,9 @@ CASES = {
   "modern-score": ("bert", "dense", SCORE, MODERN),
   "modern-mean": ("bert", "dense", CLASSES, MODERN | {"pooling": "mean"}),
   "modern-spans": ("bert", "spans", SPANS, MODERN),
+  "electra-tags": ("discriminator", "tags", TAGS, {}),
+  "bert-tags": ("bert", "tags", TAGS, {}),
+  "modern-tags": ("bert", "tags", TAGS, MODERN),
 }
 
 
@@ -217,12 +221,16 @@ def test_transformers_and_load_params_read_a_fine_tuned_model(
     export_model.export_task, params, model, TOKENIZER, output, task=task
   )
   assert "computes our logits" in export(about="Recipe")
-  kinds = {task_lib.SPANS: transformers.AutoModelForQuestionAnswering}
+  kinds = {
+    task_lib.SPANS: transformers.AutoModelForQuestionAnswering,
+    task_lib.TAGS: transformers.AutoModelForTokenClassification,
+  }
   kind = kinds.get(task.kind, transformers.AutoModelForSequenceClassification)
   loaded = kind.from_pretrained(output, local_files_only=True)
   if task.labels:
     assert loaded.config.id2label == dict(enumerate(task.labels))
-    assert loaded.config.problem_type == "single_label_classification"
+    if task.kind == task_lib.CLASSES:
+      assert loaded.config.problem_type == "single_label_classification"
   elif task.kind == task_lib.SCORE:
     assert loaded.config.num_labels == 1
     assert loaded.config.problem_type == "regression"

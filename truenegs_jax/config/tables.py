@@ -85,20 +85,24 @@ class Finetune(Section):
   text: str = key(
     "", 'Column of the text in your own files, or two: "FIRST,SECOND".'
   )
-  label: str = key("label", "Column of the class or score in your own files.")
+  label: str = key(
+    "label", "Column of the class, score or tags in your own files."
+  )
   kind: str = choice(
-    ("classes", "score"),
-    'Labels of your own task are "classes", or numbers ("score").',
+    ("classes", "score", "tags"),
+    'Labels of your own task are "classes", numbers ("score"), or a tag for'
+    ' each word ("tags").',
   )
   labels: str = key(
     "",
-    'Classes of your own task in their order, such as "no,yes"; "" is those of'
-    " the training file.",
+    'Classes of your own task in their order, such as "no,yes", or types of'
+    ' entities, such as "person,place"; "" is those of the training file.',
   )
   metric: str = key(
     "",
-    'Score of your own task: "accuracy", "matthews" or "f1"; for numbers'
-    ' "spearman" or "pearson"; "" is the first of them.',
+    'Main score of your own task: "accuracy", "matthews" or "f1"; for numbers'
+    ' "spearman" or "pearson"; for tags "f1" or "strict_f1"; "" is the first of'
+    " them.",
   )
 
 

@@ -6,6 +6,7 @@
 published.txt has the scores of others, with notes on what limits a comparison.
 """
 
+import collections
 import dataclasses
 import importlib.resources
 import itertools
@@ -21,7 +22,7 @@ from truenegs_jax.report.page import Table
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_results
 from truenegs_jax.stats.intervals import Comparison, compare_scores
-from truenegs_jax.tasks import scoring
+from truenegs_jax.tasks import entities, scoring
 from truenegs_jax.tasks.task import SQUAD
 from truenegs_jax.workdir import files
 
@@ -33,6 +34,7 @@ MODEL = "model"  # next to RESULT: the export for Hugging Face
 TASK_KEYS = {"labels", "data"}
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD_SCORES = ("squad_em", "squad_f1")
+TYPE_METRICS = ("f1", "precision", "recall")
 AVERAGE = "average"  # only of all eight tasks
 COMPARED = (
   "Means of these and the other runs: 95 % intervals of the difference, by a"
@@ -237,10 +239,32 @@ def make_tables(
     failed = [run for run in runs if run.failure]
     failures += [f"! {task}, seed {run.seed}: {run.failure}" for run in failed]
   tables = [Table("Dev sets, %", rows, failures)]
+  tables += _make_types_table(runs_by_task)
   tables += _make_published_table(runs_by_task)
   if compared:
     tables.append(make_comparisons_table(compared))
   return tables
+
+
+def _make_types_table(runs_by_task: RunsByTask) -> Iterator[Table]:
+  """Yields means of the runs by type of entity, of tasks that tag words."""
+  for task, runs in runs_by_task.items():
+    answers_SxN = [x.answers["dev"]["answers"] for x in runs]
+    golds = runs[0].answers["dev"]["golds"]
+    if not isinstance(answers_SxN[0][0], list):
+      continue
+    tags = itertools.chain.from_iterable(golds)
+    counts = collections.Counter(x[2:] for x in tags if x.startswith("B-"))
+    rows = []
+    for kind in sorted(counts):
+      golds_of, *answers_of = (
+        [entities.keep_type(x, kind) for x in column]
+        for column in (golds, *answers_SxN)
+      )
+      scores = scoring.score_runs(TYPE_METRICS, golds_of, answers_of)
+      means = {name: f"{x.by_run().mean():.2f}" for name, x in scores.items()}
+      rows.append({"type": kind, "entities": f"{counts[kind]:,}", **means})
+    yield Table(f"{task}: dev set by type, means of the runs, %", rows, [])
 
 
 def _make_published_table(runs_by_task: RunsByTask) -> Iterator[Table]:

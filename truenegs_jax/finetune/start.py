@@ -31,7 +31,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.tasks.task import SPANS, SQUAD, Question, Task
+from truenegs_jax.tasks.task import SPANS, SQUAD, TAGS, Question, Task
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import hf_folder, hf_names, load, match
 from truenegs_jax.weights.find import Weights
@@ -56,9 +56,10 @@ class Start:
   def make_model(self, task: Task) -> finetune.DownstreamModel:
     """Makes the network with the head of a task."""
     class_head = finetune.class_head(self.role, self.network["backbone"])
+    heads = {SPANS: "spans", TAGS: "tags"}
     return finetune.make_downstream(
       role=self.role,
-      head="spans" if task.kind == SPANS else class_head,
+      head=heads.get(task.kind, class_head),
       num_outputs=max(1, len(task.labels)),
       vocab_size=len(self.tokenizer.vocab),
       **self.network,

@@ -7,6 +7,7 @@ data.dev.score(data.dev.decode_answers(outputs))  # {"accuracy": ...}
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,13 +23,14 @@ from truenegs_jax.models import layers
 from truenegs_jax.models.encoder import find_family
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.runtime.text import COMPRESSIONS, find_existing
-from truenegs_jax.tasks import batches, records, scoring, squad
+from truenegs_jax.tasks import batches, entities, records, scoring, squad, tags
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import (
   CLASSES,
   OWN,
   SPANS,
   SQUAD,
+  TAGS,
   TASKS,
   EncodedRows,
   Task,
@@ -40,7 +42,8 @@ LEARNING_RATES = {"small": 3e-4, "base": 1e-4, "large": 5e-5}
 LAYER_DECAYS = {"small": 0.8, "base": 0.8, "large": 0.9}
 MOST_CLASSES = 50  # to show
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
-Answer = str | float  # class name, answer text or score
+# Class name, answer text, score, or the tags of a sentence.
+Answer = str | float | Sequence[str]
 
 
 class FinetuneOptions(PretrainConfig):
@@ -157,19 +160,21 @@ class EvalSplit:
   """A split to evaluate on, with Q examples."""
 
   task: Task  # with labels in the order of the model's outputs
-  examples: Sequence[Any]  # Example or, of SPANS, Question
+  examples: Sequence[Any]  # Example; of SPANS Question, of TAGS Sentence
   encoded: EncodedRows  # more than Q rows if contexts have several windows
   windows: squad.Windows | None = None  # of the questions
 
   @functools.cached_property
   def golds(self) -> tuple[Answer | tuple[str, ...], ...]:
-    """Class, score or answer texts of each example; empty if not public."""
+    """Class, score, answer texts or tags of each example, if public."""
     return tuple(x.gold for x in self.examples if x.gold is not None)
 
   def decode_answers(self, outputs: Sequence[Any]) -> Sequence[Answer]:
     """Returns the answers to the examples, given the outputs for the rows."""
     if self.windows:
       return squad.best_answers(self.windows, outputs)
+    if self.task.kind == TAGS:
+      return tags.decode_tags(self.encoded, outputs, self.task.labels)
     if self.task.kind == CLASSES:
       return [self.task.labels[int(x_C.argmax())] for x_C in outputs]
     offset, scale = self.task.scale
@@ -192,6 +197,9 @@ def encode_split(
 ) -> EvalSplit:
   """Encodes examples, with `train` as they are trained on."""
   length = options.length
+  if task.kind == TAGS:
+    encoded = tags.encode(examples, tokenizer, task.labels, length=length)
+    return EvalSplit(task, examples, encoded)
   if task.kind != SPANS:
     both = train and task.both_orders
     encoded = batches.encode(
@@ -215,6 +223,7 @@ class TaskData:
   task: Task
   train: EncodedRows
   splits: Mapping[str, EvalSplit]  # "dev", "dev_mismatched", "test", ...
+  scheme: str = ""  # of the training file's tags
 
   @property
   def dev(self) -> EvalSplit:
@@ -229,18 +238,26 @@ class TaskData:
       f"{len(self.dev.examples):,} dev examples",
     ]
     labels = self.task.labels
+    if self.scheme:
+      texts.append(f"tags in {self.scheme}")
     if labels:
-      counts_C = np.bincount(self.train.targets["label"], minlength=len(labels))
+      counted = "words by tag" if self.train.tags else "rows by class"
+      values = self.train.tags or [self.train.targets["label"]]
+      counts_C = np.bincount(np.concatenate(values), minlength=len(labels))
       pairs = zip(labels, counts_C.tolist(), strict=True)
       listed = [f"{label!r} {count:,}" for label, count in pairs]
-      texts.append(f"rows by class: {', '.join(listed[:MOST_CLASSES])}")
+      texts.append(f"{counted}: {', '.join(listed[:MOST_CLASSES])}")
     if len(labels) == 2 and "f1" in self.task.metrics:
       texts.append(f"F1 is that of {labels[1]!r}")
     return texts
 
   def fingerprints(self) -> dict[str, str]:
     """Returns fingerprints of the rows that runs are compared by."""
-    train = [*self.train.tokens, *self.train.targets.values()]
+    train = [
+      *self.train.tokens,
+      *self.train.targets.values(),
+      *self.train.tags,
+    ]
     keys = tuple(x.key for x in self.dev.examples)
     golds = repr((keys, self.dev.golds)).encode()
     return {
@@ -263,6 +280,7 @@ def read_task_data(
   """Reads a task and encodes it."""
   task = options.find_task(name)
   splits: dict[str, EvalSplit] = {}
+  scheme = ""
   for split in options.list_splits(task):
     if split == "dev_mismatched" and not options.find_source(task, split)[1]:
       continue
@@ -270,18 +288,21 @@ def read_task_data(
     if split != "train":
       splits[split] = encode_split(options, task, examples, tokenizer)
       continue
-    if name == OWN:
+    if task.kind == TAGS:
+      task = task_lib.fit_tags(task, examples)
+      scheme = entities.name_scheme((x.tags, x.location) for x in examples)
+    elif name == OWN:
       names = records.read_class_names(
         options.finetune.train, split, task.label_column
       )
       task = task_lib.fit_own_task(task, examples, names=names)
     examples = examples[: options.finetune.rows or None]
     train = encode_split(options, task, examples, tokenizer, train=True)
-  return TaskData(task, train.encoded, splits)
+  return TaskData(task, train.encoded, splits, scheme)
 
 
 def read_split(options: FinetuneOptions, task: Task, split: str) -> list[Any]:
-  """Reads the examples of a split: Example or, of SPANS, Question."""
+  """Reads the examples of a split, those of `EvalSplit`."""
   where, exists = options.find_source(task, split)
   if not exists:
     raise DataError(
@@ -293,11 +314,16 @@ def read_split(options: FinetuneOptions, task: Task, split: str) -> list[Any]:
     )
   if task.kind == SPANS:
     return squad.read_squad(where, split=split)
+  if task.kind == TAGS:
+    return tags.read_sentences(where, split=split, task=task)
   return records.read_split(task, split, where)
 
 
-def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
+def find_failure(golds: Sequence[Any], answers: Sequence[Any]) -> str:
   """Returns why answers are useless (not finite or constant), else ""."""
+  if isinstance(answers[0], list):  # tags
+    golds = [*itertools.chain.from_iterable(golds)]
+    answers = [*itertools.chain.from_iterable(answers)]
   gold_N = np.array([x[0] if isinstance(x, tuple) else x for x in golds])
   predicted_N = np.asarray(answers)
   is_score = predicted_N.dtype.kind == "f"

@@ -40,7 +40,8 @@ class TaskHead(nn.Module):
 
   `kind` is "dense": two dense layers with gelu in between, like Hugging Face's
   ElectraClassificationHead; "pooler": one on the output of BERT's pooler; or
-  "spans": one without dropout (BERT's `run_squad.py`).
+  "spans": one without dropout (BERT's `run_squad.py`); or "tags": one for each
+  position.
   """
 
   config: encoder.EncoderConfig
@@ -70,8 +71,8 @@ class DownstreamModel(nn.Module):
 
   config: encoder.EncoderConfig
   role: str  # the network's name in pre-training and in exports
-  head: str  # a kind of `TaskHead`: `class_head`, or "spans"
-  num_outputs: int  # C, of classes and scores
+  head: str  # a kind of `TaskHead`: `class_head`, "spans" or "tags"
+  num_outputs: int  # C, of classes, scores and tags
   head_dropout: float = 0.1
   backbone: str = "encoder"  # a module of `truenegs_jax.models`
   pooling: str = "cls"  # of classes and scores; "mean" is that of all tokens
@@ -101,10 +102,10 @@ class DownstreamModel(nn.Module):
     """Returns the f32 outputs of the head.
 
     Classes and scores: `[B, C]`, of `pooling`. Spans: `[B, L, 2]`, of start and
-    end, also of padding.
+    end, and tags: `[B, L, C]`, also of padding.
     """
     hidden_BxLxD = self.encode(inputs, keys_B)
-    if self.head == "spans":
+    if self.head in ("spans", "tags"):
       return self.task_head(hidden_BxLxD, keys_B)
     if self.head == "pooler":
       pooled_BxD = self.pooled(hidden_BxLxD)

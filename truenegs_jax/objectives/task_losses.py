@@ -1,4 +1,4 @@
-"""The objective of fine-tuning: losses of classes, scores and spans."""
+"""The objective of fine-tuning: losses of classes, scores, spans and tags."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from truenegs_jax.objectives.slot_predictions import Batch
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
-Losses = dict[str, Array]  # name -> f32 [B]
+Losses = dict[str, Array]  # name -> f32 [B], or of tags [B, L]
 
 EXCLUDED_LOGIT = -1e9  # finite, so that a row of padding is not NaN
 
@@ -46,9 +46,12 @@ def task_terms(
     keys_B, rng.DISCRIMINATOR_DROPOUT, train=train
   )
   bound = model.bind({"params": params})
+  weight = inputs["weight"]
+  if kind == "tags":  # the mean is over words
+    weight = weight[:, None] * (inputs["tags"] >= 0)
   return {
-    name: slot_predictions.weighted_sum(value_B, inputs["weight"])
-    for name, value_B in LOSSES[kind](bound, inputs, drop_keys_B).items()
+    name: slot_predictions.weighted_sum(value, weight)
+    for name, value in LOSSES[kind](bound, inputs, drop_keys_B).items()
   }
 
 
@@ -82,9 +85,16 @@ def _span_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
   return {"loss": (start_B + end_B) / 2}
 
 
-# Losses per row, by the kind of the task.
+def _tag_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
+  """Computes cross-entropy to `tags`, int32 `[B, L]`, -1 where none counts."""
+  tags_BxL = jnp.maximum(inputs["tags"], 0)
+  return {"loss": _cross_entropy(bound.logits(inputs, keys_B), tags_BxL)}
+
+
+# Losses per row or word, by the kind of the task.
 LOSSES: dict[str, Callable[..., Losses]] = {
   "classes": _class_losses,
   "score": _score_losses,
   "spans": _span_losses,
+  "tags": _tag_losses,
 }

@@ -129,7 +129,8 @@ def batch_at(
   Returns:
     `tokens`, `types` and `documents` (1, padding 0), int32 [B, L]; `row`, int32
     [B], the index of each row, -1 for an empty one; `weight`, f32 [B], 1 or 0;
-    and the targets, [B]. L is in BUCKETS, or `limit` if that is smaller.
+    the targets, [B]; and of TAGS `tags`, int32 [B, L], that of a word at its
+    first piece, else -1. L is in BUCKETS, or `limit` if that is smaller.
   """
   num_batches = num_steps(len(encoded.tokens), batch_size, 1)
   epoch, batch = divmod(step, num_batches)
@@ -178,14 +179,21 @@ def _make_batch(
   length = min(limit, next((x for x in BUCKETS if x >= longest), limit))
   row_B = np.pad(row_B, (0, batch_size - len(row_B)), constant_values=-1)
   batch = {name: np.zeros((batch_size, length), np.int32) for name in INPUTS}
+  tags_BxL = np.full((batch_size, length), -1, np.int32)
   for b, i in enumerate(row_B[row_B >= 0]):
     n = len(encoded.tokens[i])
     batch["tokens"][b, :n] = encoded.tokens[i]
     batch["types"][b, :n] = encoded.types[i]
     batch["documents"][b, :n] = 1
+    if encoded.tags:
+      place_W = encoded.words[i]
+      is_kept_W = place_W >= 0
+      tags_BxL[b, place_W[is_kept_W]] = encoded.tags[i][is_kept_W]
   for name, values_N in encoded.targets.items():
     values_B = np.where(row_B < 0, 0, values_N[row_B])
     batch[name] = values_B.astype(values_N.dtype)
+  if encoded.tags:
+    batch["tags"] = tags_BxL
   batch["row"] = row_B.astype(np.int32)
   batch["weight"] = (row_B >= 0).astype(np.float32)
   return batch

@@ -52,6 +52,14 @@ class Record(NamedTuple):
       return text
     raise self._refuse(column, "a text")
 
+  def strings(self, column: str) -> tuple[str, ...]:
+    """Returns the words or tags in a column; DataError if it has none."""
+    values = self.value(column)
+    if isinstance(values, list) and values:
+      if all(isinstance(x, str) for x in values):
+        return tuple(values)
+    raise self._refuse(column, "a list of texts")
+
   def label(
     self, column: str, kind: str, *, labels: Sequence[str] = ()
   ) -> str | float:
@@ -166,16 +174,23 @@ def _read_records(dataset: documents.HubDataset) -> Iterator[Record]:
     records = dataset.load()
     for batch in records.iter(batch_size=BATCH_RECORDS):
       for column, feature in records.features.items():
-        if names := getattr(feature, "names", None):
-          batch[column] = [
-            None if i is None or i < 0 else names[i] for i in batch[column]
-          ]
+        batch[column] = [_name_classes(x, feature) for x in batch[column]]
       for values in zip(*batch.values(), strict=True):
         number += 1
         fields = dict(zip(batch, values, strict=True))
         yield Record(f"{dataset.name}: record {number}", fields)
   if not number:
     raise DataError(f"{dataset.name}: the split has no records.")
+
+
+def _name_classes(value: Any, feature: Any) -> Any:
+  """Returns the names of a ClassLabel's numbers, also in a list of them."""
+  item = getattr(feature, "feature", None)
+  if item is not None and isinstance(value, list):
+    return [_name_classes(x, item) for x in value]
+  if names := getattr(feature, "names", None):
+    return None if value is None or value < 0 else names[value]
+  return value
 
 
 def _open_dataset(where: str, split: str) -> documents.HubDataset:

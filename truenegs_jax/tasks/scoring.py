@@ -1,9 +1,10 @@
-"""Computes the metrics of GLUE and SQuAD, in percent.
+"""Computes the metrics of GLUE, SQuAD and tagged words, in percent.
 
 score_answers(["accuracy"], golds=["no", "yes"], answers=["no", "no"])
 score_runs(["em", "f1"], golds, [answers_of_seed_0, answers_of_seed_1])
 
-A gold is the name of a class, a number, or the texts that answer a question.
+A gold is the name of a class, a number, the texts that answer a question, or
+the tags of a sentence.
 """
 
 import collections
@@ -19,6 +20,7 @@ import numpy as np
 from scipy import stats
 
 from truenegs_jax.stats.intervals import Scorer, jackknife_values
+from truenegs_jax.tasks import entities
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -140,6 +142,9 @@ def score_answers(
 
   `labels` are in the order of their ids.
   """
+  if isinstance(answers[0], list | tuple):  # tags
+    by_metric = score_runs(metrics, golds, [answers])
+    return {name: float(x.by_run()[0]) for name, x in by_metric.items()}
   if isinstance(golds[0], list | tuple):  # questions
     scores = question_scores(golds, answers)
     return {name: float(x.mean()) for name, x in scores.items()}
@@ -186,6 +191,8 @@ def score_runs(
   labels: Sequence[str] = (),
 ) -> dict[str, Scores]:
   """Scores several runs like `score_answers`; examples can be resampled."""
+  if isinstance(answers_SxN[0][0], list | tuple):  # tags
+    return {x: _entity_scores(x, golds, answers_SxN) for x in metrics}
   if isinstance(golds[0], list | tuple):  # questions
     by_run = [question_scores(golds, answers) for answers in answers_SxN]
     return {m: mean_scores(np.stack([x[m] for x in by_run])) for m in metrics}
@@ -198,6 +205,30 @@ def score_runs(
     if metric == "accuracy":
       scores[metric] = mean_scores(100.0 * (run_SxN == gold_N))
   return scores
+
+
+def _entity_scores(
+  metric: str, golds: Sequence[Any], answers_SxN: Sequence[Sequence[Any]]
+) -> Scores:
+  """Scores the entities of tags over all sentences, as seqeval does."""
+  name = metric.removeprefix("strict_")
+  counts = [
+    entities.count_entities(golds, x, strict=name != metric)
+    for x in answers_SxN
+  ]
+  rows_KxN = np.concatenate(counts)
+
+  def draw(drawn_RxN: np.ndarray) -> np.ndarray:
+    sums = _sum_drawn(rows_KxN, drawn_RxN).reshape(len(counts), 3, -1)
+    gold_SxR, predicted_SxR, hits_SxR = sums.swapaxes(0, 1)
+    whole_SxR = {
+      "precision": predicted_SxR,
+      "recall": gold_SxR,
+      "f1": (gold_SxR + predicted_SxR) / 2,
+    }[name]
+    return 100 * hits_SxR / np.maximum(whole_SxR, 0.5)  # without any: 0
+
+  return Scores(len(golds), draw)
 
 
 def example_scores(

@@ -13,15 +13,21 @@ import numpy as np
 
 from truenegs_jax.config import grammar
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
+from truenegs_jax.tasks import entities
 
 CLASSES = "classes"  # the kinds of tasks
 SCORE = "score"
 SPANS = "spans"
+TAGS = "tags"
 # Metrics of each kind; the first is the default of your own tasks.
 METRICS = {
   CLASSES: ("accuracy", "matthews", "f1"),
   SCORE: ("spearman", "pearson"),
   SPANS: ("em", "f1"),
+  TAGS: (
+    *("f1", "precision", "recall"),
+    *("strict_f1", "strict_precision", "strict_recall"),
+  ),
 }
 SQUAD = "squad"  # names in configs, besides those of GLUE
 OWN = "own"
@@ -33,8 +39,9 @@ class Task:
 
   name: str  # in configs, "cola"
   title: str  # in tables and in GLUE's files, "CoLA"
-  kind: str  # CLASSES, SCORE (regression) or SPANS (questions on a context)
-  labels: tuple[str, ...] = ()  # of classes, in the order of their ids
+  # CLASSES, SCORE (regression), SPANS (questions on a context), TAGS (of words)
+  kind: str
+  labels: tuple[str, ...] = ()  # of classes or tags, in the order of their ids
   metrics: tuple[str, ...] = ()  # names in METRICS, the main one first
   epochs: float = 3.0  # by default
   both_orders: bool = False  # each pair A, B is also trained on as B, A
@@ -92,6 +99,21 @@ class Question:
     return tuple(text for text, _ in self.answers)
 
 
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+  """Words with their tags."""
+
+  key: str  # the sentence's number in its split
+  words: tuple[str, ...]
+  tags: tuple[str, ...] | None  # as in the file; None in a test set
+  location: str  # file and first line, for messages
+
+  @property
+  def gold(self) -> tuple[str, ...] | None:
+    """The tags in BIO."""
+    return None if self.tags is None else entities.to_bio(self.tags)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedRows:
   """Token ids of N rows, without padding; batches are made from them.
@@ -105,6 +127,10 @@ class EncodedRows:
   # "start" and "end" (int32 positions in `tokens`); empty for a test set.
   targets: Mapping[str, np.ndarray]
   num_cut: int = 0  # rows that were truncated
+  # Of TAGS, N arrays, int [W]: the position of the first piece of each word, -1
+  # for a word without pieces; and ids of the words' tags, none for a test set.
+  words: Sequence[np.ndarray] = ()
+  tags: Sequence[np.ndarray] = ()
 
   @property
   def lengths_N(self) -> np.ndarray:
@@ -205,15 +231,22 @@ def define_own_task(
 ) -> Task:
   """Defines your own task by the keys of `finetune` of these names."""
   columns = grammar.parse_names(text, key="finetune.text")
-  if not (0 < len(columns) < 3 and label) or label in columns:
+  most = 1 if kind == TAGS else 2
+  if not (0 < len(columns) <= most and label) or label in columns:
     raise InputError(
-      f"finetune.text={text!r} must name one or two columns of your files, and"
-      f" finetune.label={label!r} another one. Set"
+      f"finetune.text={text!r} must name one or two columns of your files, one"
+      f" for tags, and finetune.label={label!r} another one. Set"
       " --config.finetune.text=COLUMN, or COLUMN,COLUMN for pairs."
     )
   metrics = METRICS[kind]
   one_of("finetune.metric", metric or metrics[0], metrics)
   names = grammar.parse_names(labels, key="finetune.labels")
+  if kind == TAGS:
+    tags = entities.list_tags(names) if names else ()
+    ordered = tuple(dict.fromkeys((metric or metrics[0], *metrics)))
+    return Task(
+      OWN, OWN, kind, tags, ordered, columns=columns, label_column=label
+    )
   if names and (kind == SCORE or len(names) < 2):
     raise InputError(
       f"finetune.labels={labels!r} does not fit finetune.kind={kind!r}. Set two"
@@ -223,6 +256,22 @@ def define_own_task(
   return Task(
     OWN, OWN, kind, names, metrics, columns=columns, label_column=label
   )
+
+
+def fit_tags(task: Task, train: Sequence[Sentence]) -> Task:
+  """Returns your own task with the tags of its training file.
+
+  Types that are not set are those that occur, by the alphabet.
+  """
+  tags = [x.tags for x in train if x.tags]
+  types = {x.type for y in tags for x in entities.find_entities(y)}
+  if not types:
+    raise DataError(
+      f"{train[0].location}: none of the {len(train):,} sentences of this file"
+      " has an entity. Choose another file."
+    )
+  labels = task.labels or entities.list_tags(sorted(types))
+  return dataclasses.replace(task, labels=labels)
 
 
 def fit_own_task(

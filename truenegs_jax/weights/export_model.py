@@ -66,7 +66,8 @@ outputs = model(**tokenizer("A sentence.", return_tensors="pt"))
 
 Written by truenegs_jax {version}, which filtered no text and measured no bias.
 """
-_USES = {  # by class
+_USE = "A model for transformers 4.57 and 5."
+_USES = {  # of pre-trained networks, by class
   "ElectraForPreTraining": "The network to fine-tune. It detects replaced"
   " tokens: `outputs.logits` is above 0\nfor them.",
   hf_names.DETECTOR_CLASS: "Detects replaced tokens, with the probability"
@@ -118,7 +119,8 @@ def export_model(
           write_model(
             folder / part, params, model, role, tokenizer, class_name=name
           )
-          _finish_folder(folder / part, name, about, language)
+          use = _USES.get(name, _USE)
+          _finish_folder(folder / part, name, about, use, language)
     summary = compare_logits(folders, params, model)
   return f"Exported to '{output}'. {summary}"
 
@@ -134,9 +136,10 @@ def export_task(
 ) -> str:
   """Writes a fine-tuned model to a folder, with model card and checksums.
 
-  AutoModelForSequenceClassification or AutoModelForQuestionAnswering computes
-  the trained logits, with scores in the task's units. `output` must not exist.
-  Returns a line for the user, as `export_model` does.
+  AutoModelForSequenceClassification, AutoModelForQuestionAnswering or
+  AutoModelForTokenClassification computes the trained logits, with scores in
+  the task's units. `output` must not exist. Returns a line for the user, as
+  `export_model` does.
   """
   if output.exists() and not is_bucket(output):
     raise InputError(
@@ -204,6 +207,8 @@ def _task_fields(
     fields |= hf_config.label_fields(["score"])
   if task.kind == task_lib.CLASSES:
     fields["problem_type"] = "single_label_classification"
+    fields |= hf_config.label_fields(task.labels)
+  if task.kind == task_lib.TAGS:
     fields |= hf_config.label_fields(task.labels)
   return fields
 
@@ -292,7 +297,11 @@ def write_model(
 
 
 def _finish_folder(
-  folder: pathlib.Path, class_name: str, about: str, language: str = ""
+  folder: pathlib.Path,
+  class_name: str,
+  about: str,
+  use: str = _USE,
+  language: str = "",
 ) -> None:
   """Writes the model card, and then SHA256SUMS; flushes all files to disk."""
   import huggingface_hub  # slow to import
@@ -306,7 +315,7 @@ def _finish_folder(
   card = _CARD.format(
     metadata=metadata.to_yaml(),
     name=class_name,
-    use=_USES.get(class_name, "A model for transformers 4.57 and 5."),
+    use=use,
     about=about,
     version=importlib.import_module("truenegs_jax").__version__,
   )

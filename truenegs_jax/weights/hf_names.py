@@ -146,11 +146,13 @@ _TASK_HEADS: dict[str, dict[str, str]] = {
     "task_head/output": "classifier",
   },
   "spans": {"task_head/output": "qa_outputs"},
+  "tags": {"task_head/output": "classifier"},
 }
 TASK_CLASSES = {
   "dense": "ForSequenceClassification",
   "pooler": "ForSequenceClassification",
   "spans": "ForQuestionAnswering",
+  "tags": "ForTokenClassification",
 }
 
 
@@ -296,6 +298,7 @@ def list_classes(model: Model, role: str) -> list[tuple[str, str]]:
   as the heads of ModernBERT's classes have the same names.
   """
   name = architecture(model, role)
-  if name == DETECTOR_CLASS:
+  is_tagger = isinstance(model, finetune.DownstreamModel)
+  if name == DETECTOR_CLASS and not is_tagger:
     return [("", MODERN_ENCODER), (DETECTOR, name)]
   return [("", name)]
