@@ -102,8 +102,8 @@ class Finetune(Section):
   )
 
 
-class Corrections(Section):
-  """Measuring corrections."""
+class Measured(Section):
+  """The model of a task that measures."""
 
   run: str = key("", "Workdir of the run to measure. Set it, or `init`.")
   steps: str = key(
@@ -111,6 +111,11 @@ class Corrections(Section):
     'Checkpoints to measure: "kept" takes all, "last" the newest, and "100,200"'
     " those of these steps.",
   )
+
+
+class Corrections(Measured):
+  """Measuring corrections."""
+
   text: str = key(
     "",
     "Text whose lines are measured: files, folders, globs or hf:NAME, as in"
