@@ -398,7 +398,7 @@ class PretrainConfig(Section):
   """All values of a pre-training, in the order of `config.json`."""
 
   task: str = choice(
-    ("pretrain", "finetune", "corrections", "robustness", "study"),
+    ("pretrain", "finetune", "corrections", "blimp", "robustness", "study"),
     "What the config runs; each task has configs of its own.",
   )
   objective: str = choice(
