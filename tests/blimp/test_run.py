@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from support import tokenizer_files
+from support import runs, tokenizer_files
 from support.texts import LETTERS
 from support.weight_files import random_params, write_export
+from truenegs_jax.blimp import run as run_lib
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Blimp
@@ -176,3 +177,24 @@ def test_white_space_divides_words_of_every_tokenizer(kind, tmp_path):
   for i, word in enumerate(text.split()):
     own = [x for x, number in zip(ids, words, strict=True) if number == i]
     assert own == tokenizer.encode(word if i == 0 else f" {word}")
+
+
+@pytest.mark.usefixtures("one_device")
+def test_training_records_what_the_task_measures(shared_pretraining, tmp_path):
+  shared = shared_pretraining.copy_to(tmp_path / "run")
+  pairs = [
+    {"good": f"{x} {verb}", "bad": f"{verb} {x}", "paradigm": verb}
+    for x, verb in itertools.product(runs.SUBJECTS, runs.VERBS)
+  ]
+  path = write_lines(tmp_path / "pairs.jsonl", pairs)
+  flags = [*shared.values, "--config.steps=13", f"--config.eval.blimp={path}"]
+  assert runs.run_in_process(shared.workdir, flags)[0] == 0
+  last = runs.read_records(shared.workdir, "held_out")[-1]
+  c = make_config(path, **{"blimp.run": shared.workdir})
+  assert run_lib.run(c, tmp_path / "out", CONSOLE) == 0
+  results = json.loads((tmp_path / "out" / "results.json").read_text())
+  [at] = results["checkpoints"]
+  assert (at["step"], at["accuracy"]) == (13, last["blimp"])
+  assert last["blimp_paradigms"] == len(at["paradigms"]) == 8
+  assert len({*at["paradigms"].values()}) > 1
+  assert (tmp_path / "out" / "report.html").exists()

@@ -392,6 +392,11 @@ class Eval(Section):
   sentences: tuple[str, ...] = free_key(
     (), "Sentences with one [MASK] each, filled in and printed at the end."
   )
+  blimp: str = free_key(
+    "",
+    "Minimal pairs, as in blimp.pairs, of which the first 20 of each paradigm"
+    ' are scored with the held-out losses; "" scores none.',
+  )
 
 
 class PretrainConfig(Section):

@@ -32,7 +32,7 @@ PRETRAIN = "pretrain"  # the task of a config that names none
 MAX_SECS = 1e9  # left; more is damage
 # Metrics that do not depend on the weights of a loss.
 COMPARABLE = (
-  *("mlm_uncorrected", "mlm_hidden", "detect", "auc"),
+  *("mlm_uncorrected", "mlm_hidden", "detect", "auc", "blimp"),
   *("corrected_of_slots", "corrected_of_mismatches", "corrected_rows"),
 )
 HINT = (
