@@ -52,7 +52,9 @@ def read_pairs(where: str, *, key: str, rows: int = 0) -> list[Pair]:
   for record in _read_records(where):
     names = SHORT if SHORT[0] in record.fields else PUBLISHED
     good, bad, paradigm = map(record.text, names[:3])
-    term = record.text(names[3]) if names[3] in record.fields else ""
+    term = ""
+    if names[3] in record.fields:
+      term = record.text(names[3], may_be_empty=True)
     members = by_paradigm.setdefault(paradigm, [])
     if not rows or len(members) < rows:
       members.append(Pair(good, bad, paradigm, term, record.location))
