@@ -14,6 +14,7 @@ TITLES = {
   "pretrain": "Pre-training",
   "finetune": "Fine-tuning",
   "corrections": "Measuring corrections",
+  "blimp": "Measuring grammar",
   "robustness": "Measuring robustness",
   "study": "Studies",
 }

@@ -223,6 +223,12 @@ CASES = {
     r"package wordnet .*Run (.* wordnet)\.",
     fills={"WORKDIR": "run", "FILE": "texts/a.txt"},
   ),
+  "blimp": case(
+    f"truenegs main --config=blimp --workdir=new{DRY}",
+    "Set (--config.blimp.run=WORKDIR) to",
+    r"names no minimal pairs. Set (--config.blimp.pairs=FILE)\.",
+    fills={"WORKDIR": "run", "FILE": "pairs.jsonl"},
+  ),
   "robustness": case(
     f"truenegs main --config=robustness --workdir=new{DRY}",
     "names no model. Set (--config.init=WORKDIR) of",
@@ -245,6 +251,8 @@ def place(tmp_path, monkeypatch, shared_pretraining):
   shutil.copy(shared_pretraining.root / "corpus.txt", "texts/a.txt")
   word_task.write_vocabulary(tmp_path)
   word_task.write_files(tmp_path)
+  pair = '{"good": "the dog sleeps", "bad": "the dog sleep", "paradigm": "p"}'
+  pathlib.Path("pairs.jsonl").write_text(pair)
 
   def download(self, package, *, download_dir, **options):
     write_wordnet(pathlib.Path(download_dir, "corpora", package))

@@ -34,7 +34,9 @@ OWN = ("modern_base", "own")
 NAMES = sorted(
   path.stem
   for path in CONFIGS.glob("[a-z]*.py")
-  if not path.stem.startswith(("common", "finetune", "robustness", "study"))
+  if not path.stem.startswith(
+    ("blimp", "common", "finetune", "robustness", "study")
+  )
 )
 FINETUNE_ARGS = {
   "finetune_glue": ("", "all", "mrpc", "cola,rte"),

@@ -31,6 +31,8 @@ RECORD_FIELDS = (
   "skipped",
   "eta_s",
   "total_steps",
+  "blimp",
+  "blimp_paradigms",
 )
 
 

@@ -21,7 +21,7 @@ LAYERS = (
   {"synonyms", "weights", "report"},
   {"train", "torch"},
   {"finetune", "pretrain"},
-  {"corrections", "robustness"},
+  {"blimp", "corrections", "robustness"},
   {"study"},
   {"main", "prepare", "export"},
   {"__main__"},

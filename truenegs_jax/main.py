@@ -35,7 +35,7 @@ from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import cpu, paths
 
 # Tasks of one process.
-ALONE = ("corrections", "robustness", "study")
+ALONE = ("blimp", "corrections", "robustness", "study")
 SAVE_MEMORY = (
   "In a new run, set a smaller --config.batch_size or"
   " --config.optim.accumulation=2; in any pre-training"

@@ -9,7 +9,7 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.runtime.errors import InputError
 
-CONFIGS = "demo", "finetune_glue", "corrections", "robustness", "study"
+CONFIGS = "demo", "finetune_glue", "corrections", "blimp", "robustness", "study"
 
 
 def find_numbers(name):

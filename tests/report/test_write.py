@@ -131,7 +131,9 @@ def test_unfinished_fine_tunings_show_scores_of_finished_seeds(tmp_path):
   assert rows[0] == ["rte", "accuracy", "62", "60.0, 62.0, 70.0"]
 
 
-@pytest.mark.parametrize("task", ["corrections", "robustness", "study"])
+@pytest.mark.parametrize(
+  "task", ["blimp", "corrections", "robustness", "study"]
+)
 def test_results_of_other_tasks_are_tables(tmp_path, task):
   run = read_workdir(write_results(tmp_path / "run", task))
   assert not run.notes

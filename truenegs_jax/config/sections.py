@@ -392,13 +392,18 @@ class Eval(Section):
   sentences: tuple[str, ...] = free_key(
     (), "Sentences with one [MASK] each, filled in and printed at the end."
   )
+  blimp: str = free_key(
+    "",
+    "Minimal pairs, as in blimp.pairs, of which the first 20 of each paradigm"
+    ' are scored with the held-out losses; "" scores none.',
+  )
 
 
 class PretrainConfig(Section):
   """All values of a pre-training, in the order of `config.json`."""
 
   task: str = choice(
-    ("pretrain", "finetune", "corrections", "robustness", "study"),
+    ("pretrain", "finetune", "corrections", "blimp", "robustness", "study"),
     "What the config runs; each task has configs of its own.",
   )
   objective: str = choice(

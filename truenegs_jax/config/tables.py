@@ -106,8 +106,8 @@ class Finetune(Section):
   )
 
 
-class Corrections(Section):
-  """Measuring corrections."""
+class Measured(Section):
+  """The model of a task that measures."""
 
   run: str = key("", "Workdir of the run to measure. Set it, or `init`.")
   steps: str = key(
@@ -115,6 +115,11 @@ class Corrections(Section):
     'Checkpoints to measure: "kept" takes all, "last" the newest, and "100,200"'
     " those of these steps.",
   )
+
+
+class Corrections(Measured):
+  """Measuring corrections."""
+
   text: str = key(
     "",
     "Text whose lines are measured: files, folders, globs or hf:NAME, as in"
@@ -133,6 +138,29 @@ class Corrections(Section):
     " run, or else of the language.",
   )
   cases: int = key(10, "Number of corrections to print.", low=0)
+
+
+class Blimp(Measured):
+  """Scoring minimal pairs."""
+
+  pairs: str = key(
+    "",
+    "Minimal pairs: a file of JSON lines with the fields of BLiMP, plain or"
+    " compressed, a folder of them, or hf:NAME.",
+  )
+  rows: int = key(
+    0, "Number of pairs of each paradigm, the first ones; 0 takes all."
+  )
+  hidden: str = choice(
+    ("token", "word"),
+    'What is hidden to score a token: "token" hides it alone; "word" also hides'
+    " the later tokens of its word.",
+  )
+  network: str = key(
+    "",
+    'Network of an ELECTRA: "generator" predicts hidden tokens, "discriminator"'
+    ' reads whole sentences; "" is the one that predicts hidden tokens.',
+  )
 
 
 class Robustness(Section):
@@ -269,6 +297,20 @@ TABLES: dict[str, Table] = {
     Corrections.list_keys("corrections."),
     {
       "batch_size": {"default": 32, "meaning": "Number of lines of a batch."},
+      "model.variant": {"default": "init"},
+      "data.vocab": {"default": "init"},
+    },
+  ),
+  "blimp": _derive(
+    "blimp",
+    (
+      *("task", "init", "dry_run", "model.variant"),
+      *("data.vocab", "data.lowercase", "data.accents"),
+      *("mesh.preset", "mesh.model"),
+    ),
+    Blimp.list_keys("blimp."),
+    {
+      "blimp.steps": {"default": "last"},
       "model.variant": {"default": "init"},
       "data.vocab": {"default": "init"},
     },

@@ -6,31 +6,21 @@ those of the run's config, or without a run those of this config. The run's
 workdir is only read. Nothing is written before the end of measuring.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
-from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data import sources as text_sources
-from truenegs_jax.data import tokenizer as tokenizer_lib
-from truenegs_jax.models import pretrain
-from truenegs_jax.pretrain import (
-  cases,
-  describe,
-  plan,
-  predict_slots,
-)
+from truenegs_jax.pretrain import cases, describe, measured, predict_slots
 from truenegs_jax.pretrain import resolve as resolve_lib
 from truenegs_jax.report.page import print_table
 from truenegs_jax.report.write import write_own_report
@@ -38,17 +28,9 @@ from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import sharding
-from truenegs_jax.weights import find, load, match
 from truenegs_jax.workdir import files, lock, saved_model
-from truenegs_jax.workdir.checkpoints import Checkpoints
 
 SOURCES = "corrections.sources"  # the config key
-KEPT = "kept"  # values of corrections.steps
-LAST = "last"
-# Ascending steps with their parameters as NumPy arrays, read one by one; the
-# step of weights without a run is None.
-Steps = Iterator[tuple[int | None, dict[str, Any]]]
 
 
 class Measurement(NamedTuple):
@@ -56,7 +38,7 @@ class Measurement(NamedTuple):
 
   options: Corrections
   config: PretrainConfig
-  weights: find.Weights
+  model: measured.Measured
   sources: str  # of synonyms
 
   def make_request(self, config: PretrainConfig) -> run_table.TableRequest:
@@ -71,12 +53,13 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   config = PretrainConfig.read(c)
   m = resolve(config, Corrections.read(c.corrections), say)
   files.check_no_run(workdir)
-  spec = sharding.get_mesh_spec(config.mesh.preset, config.mesh.model)
-  mesh = sharding.make_mesh(spec)
   if config.dry_run:
-    console.print(progress.make_table(_describe_plan(m, mesh)))
+    console.print(progress.make_table(_describe_plan(m)))
     return 0
-  with open_model(m) as (saved, steps):
+  with measured.open_model(m.model) as (saved, steps):
+    if stop_words := config.negatives.stop_words:  # a path of this machine
+      own = {"negatives.stop_words": stop_words}
+      saved = saved._replace(config=saved.config.replace(own))
     if m.options.run:
       say(
         "The model, its vocabulary, masking and objective are those of"
@@ -86,9 +69,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       text = _read_text(m, saved)
     table = _build_table(m.make_request(saved.config), saved, text, console)
     with lock.lock(workdir):
-      checkpoints, search = _measure(
-        m, saved, steps, text, table, mesh, console
-      )
+      checkpoints, search = _measure(m, saved, steps, text, table, console)
       results = _report(saved, checkpoints, text, table)
       rates = cases.make_rates_table(checkpoints, table.source)
       print_table(rates, console)
@@ -144,17 +125,10 @@ def resolve(
   config: PretrainConfig, o: Corrections, report: Callable[[str], object]
 ) -> Measurement:
   """Fills in values of the run, or sizes of `init`, without reading arrays."""
-  if bool(o.run) == bool(config.init) or config.init == REQUIRED:
-    raise errors.InputError(
-      "Exactly one of corrections.run and init is needed. Set"
-      " --config.corrections.run=WORKDIR to measure a run, or --config.init="
-      "FOLDER and --config.objective to measure weights."
-    )
+  model = measured.find_model(config, o, report)
   text_sources.named_sources(o.text, key=predict_slots.TEXT)
-  weights = find.Weights(config.init, report)
+  config = model.config
   auto = config.negatives.sources
-  if config.init and not (config.dry_run and not find.is_local(config.init)):
-    config = resolve_lib.replace_init(config, weights, saved=None)
   workdir = open_path("corrections.run", o.run)
   if o.run and (saved := saved_model.read_config(workdir)):
     config = config.replace({"data.language": saved["data"]["language"]})
@@ -162,7 +136,7 @@ def resolve(
       auto = saved["negatives"]["sources"]
   resolve_lib.check(config)
   sources = auto if o.sources in ("", "auto") else o.sources
-  m = Measurement(o, config, weights, sources)
+  m = Measurement(o, config, model, sources)
   request = m.make_request(config)
   if request.model:
     raise errors.InputError(
@@ -173,86 +147,15 @@ def resolve(
   return m
 
 
-def _describe_plan(m: Measurement, mesh: jax.sharding.Mesh) -> dict[str, str]:
+def _describe_plan(m: Measurement) -> dict[str, str]:
   """Returns the lines of a dry run."""
   o = m.options
-  workdir = open_path("corrections.run", o.run)
-  if not o.run:
-    weights = find.describe(m.config.init)
-  elif not files.has_checkpoint(workdir):
-    weights = f"'{workdir}' (missing, or without a checkpoint)"
-  else:
-    with saved_model.open_run(workdir) as checkpoints:
-      steps = choose_steps(o.steps, checkpoints.steps())
-    weights = f"'{workdir}', steps {', '.join(map(str, steps))}"
-  return {
+  return measured.describe(m.model) | {
     "dry run": "reads no text; writes and compiles nothing",
-    "devices": sharding.describe_devices(m.config.mesh.preset, mesh),
-    "weights": weights,
     "text": text_sources.describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {m.config.batch_size}",
     "synonyms": m.make_request(m.config).identity,
   }
-
-
-def choose_steps(text: str, saved_steps: list[int]) -> list[int]:
-  """Returns the saved steps selected by "kept", "last" or "100,200"."""
-  if text == KEPT:
-    return saved_steps
-  if text == LAST:
-    return saved_steps[-1:]
-  words = text.replace(" ", "").split(",")
-  if not set(words) <= set(map(str, saved_steps)):
-    raise errors.InputError(
-      f"corrections.steps={text!r} is unknown. Choose kept, last, or some of"
-      f" the saved steps {', '.join(map(str, saved_steps))}."
-    )
-  return sorted(set(map(int, words)))
-
-
-@contextlib.contextmanager
-def open_model(
-  m: Measurement,
-) -> Iterator[tuple[saved_model.SavedModel, Steps]]:
-  """Opens the run or the weights of a measurement for reading."""
-  config = m.config
-  report = m.weights.report
-  if config.init:
-    tokenizer = tokenizer_lib.build_tokenizer(config.data, config.data.vocab)
-    model = saved_model.build_model(config, vocab_size=len(tokenizer.vocab))
-    networks = m.weights.for_roles(model.roles)
-    matched = match.match_weights(networks, model, tokenizer)
-    params = load.load_params(matched, complete=True, report=report)
-    saved = saved_model.SavedModel(0, config, tokenizer, model)
-    yield saved, iter([(None, params)])
-    return
-  workdir = open_path("corrections.run", m.options.run)
-  with saved_model.open_run(workdir) as checkpoints:
-    saved = saved_model.read_newest_model(checkpoints, report)
-    if config.negatives.stop_words:  # a path of this machine
-      stop_words = {"negatives.stop_words": config.negatives.stop_words}
-      saved = saved._replace(config=saved.config.replace(stop_words))
-    chosen = choose_steps(m.options.steps, checkpoints.steps())
-    yield saved, _read_steps(m, checkpoints, saved.model, chosen)
-
-
-def _read_steps(
-  m: Measurement,
-  checkpoints: Checkpoints,
-  model: pretrain.Model,
-  steps: list[int],
-) -> Iterator[tuple[int, dict[str, Any]]]:
-  """Yields the chosen steps of a run, which may still be training.
-
-  One that is damaged, or that the run has deleted, is skipped with a warning.
-  """
-  for step in steps:
-    try:
-      params = saved_model.read_params(checkpoints, model, step)
-    except errors.DamagedStepError as e:
-      m.weights.report(f"warning: {errors.printable(e)} It is skipped.")
-    else:
-      yield step, params
 
 
 def _read_text(
@@ -299,26 +202,17 @@ def _build_table(
 def _measure(
   m: Measurement,
   saved: saved_model.SavedModel,
-  steps: Steps,
+  steps: measured.Steps,
   text: predict_slots.Lines,
   table: SynonymTable,
-  mesh: jax.sharding.Mesh,
   console: Console,
 ) -> tuple[list[cases.CheckpointRates], cases.Search]:
   """Predicts with each step and counts its corrections; finds cases at last."""
-  own: dict[str, Any] = {"seed": m.config.seed}
-  own |= {f"mesh.{name}": x for name, x in vars(m.config.mesh).items()}
-  config = saved.config.replace(own)
-  chunk = plan.choose_chunk(len(saved.tokenizer.vocab), mesh)
-  run = plan.Run(config, saved.tokenizer, mesh, vocabulary_chunk=chunk)
-  predict = predict_slots.build_predict_step(run)
+  predict = predict_slots.build_predict_step(m.model.make_run(saved))
   # With a time limit, the last step may come before that of the config.
   total = saved.step if saved.config.minutes else saved.config.steps
-  predictions = None
   checkpoints = []
-  for step, read in steps:
-    split = sharding.tree_shardings({"params": read}, mesh, run.mesh_spec)
-    params = jax.device_put(read, split["params"])
+  for step, params in steps:
     name = "weights" if step is None else f"step {step:,}"
     title = f"Predicting slots of {name}, lines"
     size = len(text.sequences)
@@ -329,15 +223,10 @@ def _measure(
         text.sequences,
         length=text.length,
         batch_size=m.config.batch_size,
-        mesh=mesh,
+        mesh=m.model.mesh,
         advance=advance,
       )
     percent = None if step is None else 100 * step / total
     rates = cases.count_corrections(predictions, table)
     checkpoints.append(cases.CheckpointRates(step, percent, rates))
-  if predictions is None:
-    raise errors.CheckpointError(
-      "The run has no undamaged step to measure. Run the same command again,"
-      " or set --config.corrections.steps=STEPS."
-    )
   return checkpoints, cases.find_cases([predictions], table, saved.tokenizer)

@@ -4,13 +4,14 @@ The Rust library `tokenizers` encodes, like for tokenizers of transformers; but
 special tokens written in a text, such as "[MASK]", are spelled out in pieces.
 """
 
+import bisect
 import dataclasses
 import functools
 import itertools
 import json
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tokenizers
@@ -127,11 +128,32 @@ class Tokenizer:
     A literal "[MASK]" in a text is encoded as ordinary characters. Lone
     surrogates have no UTF-8 and are dropped, like control characters.
     """
+    texts = self._clean(lines)
+    encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+    return [encoding.ids for encoding in encoded]
+
+  def encode_words(
+    self, lines: Sequence[str]
+  ) -> Iterator[tuple[list[int], list[int]]]:
+    """Yields the ids of every line, and of each the number of its word.
+
+    White space divides words; its own tokens belong to the word that follows.
+    """
+    texts = self._clean(lines)
+    encoded = self._backend.encode_batch(texts, add_special_tokens=False)
+    for text, encoding in zip(texts, encoded, strict=True):
+      ends = [word.end() for word in re.finditer(r"\S+", text)]
+      yield (
+        encoding.ids,
+        [bisect.bisect_left(ends, end) for _, end in encoding.offsets],
+      )
+
+  def _clean(self, lines: Sequence[str]) -> list[str]:
+    """Returns texts that hold no surrogates and no special tokens."""
     texts = [*map(drop_surrogates, lines)]
     if self._insides:
       texts = [self._insides.sub(" ", text) for text in texts]
-    encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-    return [encoding.ids for encoding in encoded]
+    return texts
 
   def normalize(self, text: str) -> str:
     """Returns text as it is written in the vocabulary: case and accents."""

@@ -247,6 +247,8 @@ class Inputs:
   held_out_rows: Rows
   table: SynonymTable | None  # None also if the run builds its own
   coverage: Mapping[str, str]  # lines of the report about the synonyms
+  # (params, console) -> accuracy by paradigm of `eval.blimp`, if it is set.
+  rate_pairs: Callable[..., dict[str, float]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -233,7 +233,12 @@ class Training:
     """Evaluates held-out rows and writes a record."""
     self.compute_held_out(state)
     weights = self._started.run.loss_weights
-    self._write(loop_lib.make_record(done, "held_out", self.held_out, weights))
+    record = loop_lib.make_record(done, "held_out", self.held_out, weights)
+    if rate_pairs := self._started.inputs.rate_pairs:
+      rates = rate_pairs(state.params, self._console)
+      record["blimp"] = float(np.mean([*rates.values()]))
+      record["blimp_paradigms"] = len(rates)
+    self._write(record)
 
   def compute_held_out(self, state: step_lib.TrainState) -> None:
     """Computes `held_out` of `eval.rows` rows, rounded up to whole batches."""

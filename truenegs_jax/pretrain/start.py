@@ -21,7 +21,13 @@ from truenegs_jax.config.sections import SIZES, Data
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
-from truenegs_jax.pretrain import describe, model_table, plan, predict_slots
+from truenegs_jax.pretrain import (
+  describe,
+  minimal_pairs,
+  model_table,
+  plan,
+  predict_slots,
+)
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import cpu, distributed, progress
 from truenegs_jax.runtime.errors import (
@@ -46,6 +52,8 @@ NETWORKS = (
   *(f"config.model.{name}" for name in SIZES),
   *("config.model.sharing", "config.generator.", "fingerprints.vocabulary"),
 )
+
+EVAL_PAIRS = 20  # of each paradigm, so that they take seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +129,12 @@ def read_inputs(
   predict_slots.encode_sentences(
     run.tokenizer, c.eval.sentences, max_length=c.model.positions
   )
+  rate_pairs = None
+  if c.eval.blimp:
+    pairs = minimal_pairs.read_pairs(
+      c.eval.blimp, key="eval.blimp", rows=EVAL_PAIRS
+    )
+    rate_pairs = minimal_pairs.PairScorer(run, pairs).rate
   table = None
   coverage = {}
   if run.table_request and run.table_builder is None:
@@ -137,7 +151,7 @@ def read_inputs(
       )
     if warning:
       console.print("warning:", warning, soft_wrap=True)
-  return Inputs(train_rows, held_out_rows, table, coverage)
+  return Inputs(train_rows, held_out_rows, table, coverage, rate_pairs)
 
 
 def start(

@@ -30,6 +30,7 @@ PANELS = {
   "mlm_hidden": "MLM, [MASK] (nats/slot)",
   "detect": "Detection (nats/token)",
   "auc": "Detection, AUC",
+  "blimp": "Minimal pairs (%)",
   "corrected_of_slots": "Corrected slots (%)",
   "corrected_of_mismatches": "Corrected errors (%)",
   "corrected_rows": "Corrected rows (%)",

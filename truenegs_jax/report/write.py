@@ -32,7 +32,7 @@ PRETRAIN = "pretrain"  # the task of a config that names none
 MAX_SECS = 1e9  # left; more is damage
 # Metrics that do not depend on the weights of a loss.
 COMPARABLE = (
-  *("mlm_uncorrected", "mlm_hidden", "detect", "auc"),
+  *("mlm_uncorrected", "mlm_hidden", "detect", "auc", "blimp"),
   *("corrected_of_slots", "corrected_of_mismatches", "corrected_rows"),
 )
 HINT = (
@@ -262,7 +262,7 @@ def _read_finetuning(
 def _read_measurement(
   run: page.Run, workdir: pathlib.Path, results: Values
 ) -> Iterator[page.Section]:
-  """Reads what the tasks `corrections` and `robustness` write at their end."""
+  """Reads what tasks that measure write at their end."""
   if results:
     run.sentence = results["summary"]
     run.notes += [(page.WARNING, x) for x in results["notes"]]
@@ -297,6 +297,7 @@ READERS = {
   PRETRAIN: _read_pretraining,
   "finetune": _read_finetuning,
   "corrections": _read_measurement,
+  "blimp": _read_measurement,
   "robustness": _read_measurement,
   "study": _read_study,
 }

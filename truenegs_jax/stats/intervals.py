@@ -44,6 +44,16 @@ def jackknife_values(value: float, left_out_N: Sequence[float]) -> np.ndarray:
   return value + (len(rest_N) - 1) * (rest_N.mean() - rest_N)
 
 
+def estimate_mean(values_N: Sequence[float]) -> tuple[float, float]:
+  """Returns a mean and the half width of its t interval; inf if N is 1."""
+  count = len(values_N)
+  mean = float(np.mean(values_N))
+  if count < 2:
+    return mean, math.inf
+  error = float(np.std(values_N, ddof=1)) / math.sqrt(count)
+  return mean, t_quantile(count) * error
+
+
 @dataclasses.dataclass(frozen=True)
 class Rate:
   """A share with its 95 % confidence interval."""

@@ -42,7 +42,8 @@ class Record(NamedTuple):
   def value(self, column: str) -> Any:
     """Returns the value in a column; DataError if there is no such column."""
     if column not in self.fields:
-      text_lib.check_column(self.location, [*self.fields], column, advice="")
+      names = [*self.fields]
+      text_lib.check_column(self.location, names, column, advice="Rename one.")
     return self.fields[column]
 
   def text(self, column: str, *, may_be_empty: bool = False) -> str:

@@ -126,8 +126,8 @@ def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
 
 
 def gather_params(
-  objective: Callable[..., dict], mesh: Mesh, spec: MeshSpec
-) -> Callable[..., dict]:
+  objective: Callable[..., Any], mesh: Mesh, spec: MeshSpec
+) -> Callable[..., Any]:
   """Wraps `objective(params, ...)` to gather its parameters along "data".
 
   Without this XLA multiplies by split kernels and moves the activations
@@ -135,7 +135,7 @@ def gather_params(
   split like the parameters.
   """
 
-  def wrapped(params: dict, *args: object) -> dict:
+  def wrapped(params: dict, *args: object) -> Any:
     shardings = tree_shardings({"params": params}, mesh, spec)["params"]
     return objective(jax.tree.map(_gather, params, shardings), *args)
 
