@@ -33,6 +33,11 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   m = measured.find_model(config, o, say)
   files.check_no_run(workdir)
   pairs = minimal_pairs.read_pairs(o.pairs, key="blimp.pairs", rows=o.rows)
+  if equal := [x.location for x in pairs if x.good == x.bad]:
+    say(
+      f"{len(equal):,} pairs are of equal sentences, the first in {equal[0]}."
+      " They count one half."
+    )
   if config.dry_run:
     lines = measured.describe(m) | {"pairs": f"{len(pairs):,} of {o.pairs}"}
     console.print(progress.make_table(lines))

@@ -63,10 +63,6 @@ def read_pairs(where: str, *, key: str, rows: int = 0) -> list[Pair]:
     raise errors.DataError(
       f"{key}={where!r} names no minimal pairs. Set --config.{key}=FILE."
     )
-  if equal := [x.location for x in pairs if x.good == x.bad]:
-    raise errors.DataError(
-      f"{', '.join(equal)}: both sentences are the same. Remove these lines."
-    )
   return pairs
 
 
