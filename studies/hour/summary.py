@@ -5,7 +5,7 @@
 A line of the file is one that measure.py printed, or the scores of
 finetune_glue of the same model (`cola`, `sst2`). Its model is a folder
 SIDE-MINUTES-SEED, and below it at-MINUTES of a model on the way. Values are
-means over seeds, with the least and the greatest.
+means over seeds, with the least and the greatest of several.
 """
 
 import collections
@@ -71,6 +71,8 @@ def describe(values: Sequence[float]) -> str:
   if not values:
     return ""
   mean = sum(values) / len(values)
+  if len(values) == 1:
+    return f"{mean:.2f}"
   return f"{mean:.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
