@@ -41,7 +41,7 @@ def read_sentences(where: str, *, split: str, task: Task) -> list[Sentence]:
   elif suffix in (".jsonl", ".json"):
     records = read_file(where)
   else:
-    records = _read_columns(where)
+    records = _read_columns(where, least=1 if split == "test" else 2)
     words_column = WORD
     tags_column = TAG
   sentences = []
@@ -55,25 +55,29 @@ def read_sentences(where: str, *, split: str, task: Task) -> list[Sentence]:
   return sentences
 
 
-def _read_columns(path: str) -> Iterator[Record]:
-  """Yields the sentences of a file with a word on each line."""
+def _read_columns(path: str, *, least: int) -> Iterator[Record]:
+  """Yields the sentences of a file with a word on each line.
+
+  All lines have as many columns as the first, and at least `least`.
+  """
   file = str(text_lib.find_existing(path) or path)
   rows = [(n, _split_line(line)) for n, line in text_lib.read_lines(file)]
   widths = [len(fields) for _, fields in rows if fields]
   if not widths:
     raise DataError(f"{file}: the file has no words. Choose another file.")
+  width = max(widths[0], least)
   for number, fields in rows:
-    if fields and len(fields) != widths[0]:
+    if fields and len(fields) != width:
       raise DataError(
-        f"{file}:{number}: {len(fields)} columns, but the first word has"
-        f" {widths[0]}. Write a word and its tag on each line, divided by a"
-        " tab, and an empty line after each sentence."
+        f"{file}:{number}: the number of columns is {len(fields)}, not {width}."
+        " Write a word and its tag on each line, divided by a tab, and an empty"
+        " line after each sentence."
       )
   for is_sentence, lines in itertools.groupby(rows, lambda x: bool(x[1])):
     if is_sentence:
       numbers, words = zip(*lines, strict=True)
       columns = {WORD: [x[0] for x in words]}
-      if widths[0] > 1:
+      if width > 1:
         columns[TAG] = [x[-1] for x in words]
       yield Record(f"{file}:{numbers[0]}", columns)
 
