@@ -112,8 +112,8 @@ def _check_tags(
     if known and kind and kind not in types:
       raise DataError(
         f"{location}: the word {word!r:.40} has the tag {tag!r:.40}, whose type"
-        " is not in the training file. Name all types in"
-        " --config.finetune.labels."
+        " is neither in the training file nor in finetune.labels. Name all"
+        " types in --config.finetune.labels=TYPE,TYPE."
       )
 
 
