@@ -171,12 +171,12 @@ def test_other_records_are_refused(exports, tmp_path, record, message):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
-def test_white_space_divides_words_of_every_tokenizer(kind, tmp_path):
+def test_pieces_know_their_words_with_every_tokenizer(kind, tmp_path):
   file = tokenizer_files.write_files(tmp_path, kind)
   tokenizer = tokenizer_lib.load_tokenizer(str(file), lowercase=False)
-  text = "Swancrane the swimsflies a. grebe"
-  [(ids, words)] = tokenizer.encode_words([text])
-  for i, word in enumerate(text.split()):
+  sentence = ["Swancrane", "the", "swimsflies", "a.", "grebe"]
+  [(ids, words)] = tokenizer.encode_words([sentence])
+  for i, word in enumerate(sentence):
     own = [x for x, number in zip(ids, words, strict=True) if number == i]
     assert own == tokenizer.encode(word if i == 0 else f" {word}")
 

@@ -133,19 +133,21 @@ class Tokenizer:
     return [encoding.ids for encoding in encoded]
 
   def encode_words(
-    self, lines: Sequence[str]
+    self, sentences: Sequence[Sequence[str]]
   ) -> Iterator[tuple[list[int], list[int]]]:
-    """Yields the ids of every line, and of each the number of its word.
+    """Yields the ids of every sentence, and of each the number of its word.
 
-    White space divides words; its own tokens belong to the word that follows.
+    A space divides words; its own tokens belong to the word that follows.
     """
-    texts = self._clean(lines)
-    encoded = self._backend.encode_batch(texts, add_special_tokens=False)
-    for text, encoding in zip(texts, encoded, strict=True):
-      ends = [word.end() for word in re.finditer(r"\S+", text)]
+    cleaned = [self._clean(words) for words in sentences]
+    encoded = self._backend.encode_batch(
+      [" ".join(words) for words in cleaned], add_special_tokens=False
+    )
+    for words, encoding in zip(cleaned, encoded, strict=True):
+      ends = [*itertools.accumulate(len(word) + 1 for word in words)]
       yield (
         encoding.ids,
-        [bisect.bisect_left(ends, end) for _, end in encoding.offsets],
+        [bisect.bisect(ends, end) for _, end in encoding.offsets],
       )
 
   def _clean(self, lines: Sequence[str]) -> list[str]:

@@ -98,7 +98,7 @@ class PairScorer:
     network = network or run.model.mlm_role
     errors.one_of("blimp.network", network, run.model.roles)
     most = run.model.roles[network].max_positions - 2
-    lines = [line for pair in pairs for line in (pair.good, pair.bad)]
+    lines = [x.split(" ") for pair in pairs for x in (pair.good, pair.bad)]
     sentences = []
     for i, (ids, words) in enumerate(run.tokenizer.encode_words(lines)):
       if not 0 < len(ids) <= most:

@@ -15,7 +15,7 @@ import numpy as np
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.tasks import entities, squad
+from truenegs_jax.tasks import entities
 from truenegs_jax.tasks.records import HUB, Record, read_dataset, read_file
 from truenegs_jax.tasks.task import EncodedRows, Sentence, Task
 
@@ -130,23 +130,17 @@ def encode(
   off. `tags` is empty if no sentence has tags.
   """
   ids = {label: i for i, label in enumerate(labels)}
-  joined = [" ".join(x.words) for x in sentences]
-  contexts = squad.tokenize_contexts({*joined}, tokenizer)
   rows: list[np.ndarray] = []
   places: list[np.ndarray] = []
   tags: list[np.ndarray] = []
   num_cut = 0
-  for sentence, text in zip(sentences, joined, strict=True):
-    context = contexts[text]
-    sizes_W = np.array([len(x) + 1 for x in sentence.words])
-    starts_W = np.cumsum(sizes_W) - sizes_W
-    word_T = starts_W.searchsorted(context.spans_Tx2[:, 0], "right") - 1
-    pieces = context.pieces_T[: length - 2]
-    num_cut += len(pieces) < len(word_T)
-    word_K, first_K = np.unique(word_T[: len(pieces)], return_index=True)
-    place_W = np.full(len(starts_W), -1)
+  encoded = tokenizer.encode_words([x.words for x in sentences])
+  for sentence, (pieces, words) in zip(sentences, encoded, strict=True):
+    num_cut += len(pieces) > length - 2
+    word_K, first_K = np.unique(words[: length - 2], return_index=True)
+    place_W = np.full(len(sentence.words), -1)
     place_W[word_K] = first_K + 1  # after [CLS]
-    row = [tokenizer.cls, *pieces, tokenizer.sep]
+    row = [tokenizer.cls, *pieces[: length - 2], tokenizer.sep]
     rows.append(np.array(row, np.int32))
     places.append(place_W)
     if sentence.gold is not None:
