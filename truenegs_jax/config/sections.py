@@ -202,10 +202,11 @@ class ObjectiveConfig(Section):
     high=1,
   )
   smoothing_by: str = choice(
-    ("uniform", "model", "balanced", "set"),
+    ("uniform", "model", "balanced", "set", "teacher"),
     'How synonyms share it: "uniform" gives all the same; "model" follows the'
     ' model\'s probabilities; "balanced" exchanges it by pairs, which no'
-    ' lexicon can bias; "set", with smoothing=1, counts only their sum.',
+    ' lexicon can bias; "set", with smoothing=1, counts only their sum;'
+    ' "teacher" follows the probabilities of the source "teacher".',
   )
   soft: str = choice(
     ("cosine",),
@@ -222,7 +223,7 @@ class ObjectiveConfig(Section):
 
   @property
   def needs_table(self) -> bool:
-    """Whether an objective needs a synonym table."""
+    """Whether an objective needs a synonym table, or a teacher."""
     return bool(self.hard_correction or self.smoothing or self.spares_synonyms)
 
   @property
@@ -246,8 +247,9 @@ class Negatives(ObjectiveConfig):
   sources: str = free_key(
     "auto",
     'Sources of synonyms, separated by commas: "wordnet", "pairs path=FILE",'
-    ' "vectors path=FILE", "omw path=FILE", "table path=FILE", "model". "auto"'
-    ' is "wordnet" for English, and "omw" of data.language otherwise.',
+    ' "vectors path=FILE", "omw path=FILE", "table path=FILE", "model", or'
+    ' "teacher path=FOLDER". "auto" is "wordnet" for English, and "omw" of'
+    " data.language otherwise.",
   )
   stop_words: str = free_key(
     "",

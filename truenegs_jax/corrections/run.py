@@ -132,16 +132,16 @@ def resolve(
   workdir = open_path("corrections.run", o.run)
   if o.run and (saved := saved_model.read_config(workdir)):
     config = config.replace({"data.language": saved["data"]["language"]})
-    if not saved["negatives"]["sources"].startswith("model"):
+    if not saved["negatives"]["sources"].startswith((*run_table.IN_TRAINING,)):
       auto = saved["negatives"]["sources"]
   resolve_lib.check(config)
   sources = auto if o.sources in ("", "auto") else o.sources
   m = Measurement(o, config, model, sources)
   request = m.make_request(config)
-  if request.model:
+  if request.model or request.teacher:
     raise errors.InputError(
-      f"{SOURCES}={sources!r} changes while a model trains. Use sources that"
-      " are the same for every checkpoint."
+      f"{SOURCES}={sources!r} has pairs only while a model trains. Use sources"
+      " that are the same for every checkpoint."
     )
   request.check()
   return m

@@ -85,7 +85,8 @@ def electra_terms(
     params: of `model`, an unbound module with the methods of `ElectraPair`.
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
-    aux: the synonym table, and `edges_V` and `mask_prob` where needed.
+    aux: the synonym table or the parameters of a teacher, and `edges_V` and
+      `mask_prob` where needed.
     model: the networks.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.
@@ -142,7 +143,7 @@ def _detection_terms(
   replaced_BxL = (corrupted_BxL != batch["tokens"]).astype(jnp.float32)
   if options.spares_synonyms:
     spared_BxK = mlm.find_false_negatives(
-      batch, predictions.slots, predictions.sampled_BxK, aux, options
+      batch, predictions, predictions.sampled_BxK, aux, options
     )
     spared_BxL = masking.fill_slots(
       jnp.zeros(real_BxL.shape, bool), predictions.slots, spared_BxK

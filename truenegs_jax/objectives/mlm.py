@@ -175,7 +175,7 @@ def slot_terms(
   kept_BxK = weight_BxK = predictions.slots.weight_BxK
   if options.hard_correction:
     false_BxK = weight_BxK * find_false_negatives(
-      batch, predictions.slots, predictions.predicted_BxK, aux, options
+      batch, predictions, predictions.predicted_BxK, aux, options
     )
     kept_BxK -= false_BxK
     terms |= _corrected_shares(false_BxK, predictions)
@@ -220,13 +220,17 @@ def is_whole_word(
 
 def find_false_negatives(
   batch: Batch,
-  slots: masking.Slots,
+  predictions: SlotPredictions,
   tokens_BxK: Array,
   aux: negatives.Aux,
   options: Options,
 ) -> Array:
-  """True `[B, K]` where a token is a false negative by table and options."""
-  is_false_BxK = negatives.false_negatives(aux, slots.gold_BxK, tokens_BxK)
+  """True `[B, K]` where a token is a false negative by table or teacher."""
+  slots = predictions.slots
+  if predictions.judgement:
+    is_false_BxK = predictions.judgement.fits(tokens_BxK)
+  else:
+    is_false_BxK = negatives.false_negatives(aux, slots.gold_BxK, tokens_BxK)
   if options.strict_subword:
     is_false_BxK &= is_whole_word(batch, slots.positions_BxK, aux["edges_V"])
   return is_false_BxK
@@ -239,13 +243,18 @@ def _smoothing_terms(
   options: Options,
 ) -> Array:
   """Returns what smoothing adds to the loss of whole words, `[B, K]`."""
-  change_BxK = smoothing_change(
-    predictions.listed_logits_BxKxS,
-    predictions.listed_BxKxS,
-    aux,
-    options.smoothing,
-    options.smoothing_by,
-  )
+  logits_BxKxS = predictions.listed_logits_BxKxS
+  if predictions.judgement:
+    change_BxK = predictions.judgement.target_change(logits_BxKxS)
+    change_BxK *= options.smoothing
+  else:
+    change_BxK = smoothing_change(
+      logits_BxKxS,
+      predictions.listed_BxKxS,
+      aux,
+      options.smoothing,
+      options.smoothing_by,
+    )
   if options.strict_subword:
     positions_BxK = predictions.slots.positions_BxK
     words_BxK = is_whole_word(batch, positions_BxK, aux["edges_V"])

@@ -6,15 +6,15 @@ lists the tokens of the closest embeddings and changes with them.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
-Aux = Mapping[str, Array | np.ndarray]  # result of `SynonymTable.arrays`
+Aux = Mapping[str, Any]  # `SynonymTable.arrays`, and parameters of a teacher
 
 WORD_BITS = 32
 CELLS = 2**24  # cosines computed at a time, 64 MiB

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from truenegs_jax.config.sections import ObjectiveConfig
 from truenegs_jax.objectives import masking, negatives, output_softmax
+from truenegs_jax.objectives.teacher import Judgement, Teacher
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -31,6 +32,7 @@ class Options(ObjectiveConfig, kw_only=False):
 
   masking: masking.MaskingOptions
   vocabulary_chunk: int = 0  # of `output_softmax.compute`
+  teacher: Teacher | None = None  # in place of a synonym table
 
   @property
   def needs_rates(self) -> bool:
@@ -47,10 +49,10 @@ class SlotPredictions:
   loss_BxK: Array  # f32, the uncorrected cross-entropy of the gold tokens
   sampled_BxK: Array  # int32, drawn from the softmax; the discriminator's input
   predicted_BxK: Array  # int32, the likeliest or the sampled tokens
-  listed_BxKxS: (
-    Array  # int32, `negatives.list_synonyms`; S = 0 without smoothing
-  )
+  # int32, gold tokens and those that share the target; S = 0 without smoothing
+  listed_BxKxS: Array
   listed_logits_BxKxS: Array  # f32
+  judgement: Judgement | None  # of `Options.teacher`
 
   @property
   def inputs_BxK(self) -> Array:
@@ -71,8 +73,8 @@ def mask_and_predict(
   """Hides the slots of a batch and predicts them with a bound model.
 
   `keys_B` has one typed key per row, from which masks, samples and dropout
-  draw. Smoothing needs the table in `aux`, which has arrays of
-  `masking.hide_slots`, too. `train` turns dropout on.
+  draw. Smoothing needs the table in `aux`, which has a teacher's parameters and
+  arrays of `masking.hide_slots`, too. `train` turns dropout on.
   """
   purpose_keys = functools.partial(rng.purpose_keys, keys_B)
   mask_keys_B = purpose_keys(rng.MASK)
@@ -85,8 +87,15 @@ def mask_and_predict(
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
   keys_B = purpose_keys(rng.SAMPLE)
+  judgement = None
+  if options.teacher:
+    judgement = options.teacher.judge(
+      aux["teacher"], *inputs[:2], slots.gold_BxK
+    )
   listed_BxKxS = jnp.zeros((*slots.gold_BxK.shape, 0), jnp.int32)
-  if options.smoothing:
+  if options.smoothing and judgement:
+    listed_BxKxS = judgement.token_BxKxS
+  elif options.smoothing:
     listed_BxKxS = negatives.list_synonyms(aux, slots.gold_BxK)
   word_VxE, bias_V = bound.output_layer()
   # jit drops the outputs that no term uses.
@@ -108,6 +117,7 @@ def mask_and_predict(
     predicted_BxK=output.sampled_BxK if is_sampled else output.predicted_BxK,
     listed_BxKxS=listed_BxKxS,
     listed_logits_BxKxS=output.listed_BxKxS,
+    judgement=judgement,
   )
 
 

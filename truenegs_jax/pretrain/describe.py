@@ -69,17 +69,7 @@ def row_flops(run: Run) -> float:
   roles = run.model.roles
   options = run.options
   length = run.config.length
-  m = options.masking
-  slots = masking.num_slots(length, m.mask_prob, m.final_prob)
-  forward = 0.0
-  for role, config in roles.items():
-    forward += length * encoder_flops(run.model, role, length)
-    if role == "discriminator":
-      forward += length * (2 * config.width**2 + 2 * config.width)
-    else:
-      e = config.embedding_size
-      forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
-  passes = TRAINING_PASSES * forward
+  passes = TRAINING_PASSES * sum(role_flops(run, run.model, x) for x in roles)
   if options.sentence_weight:
     sentence = length * encoder_flops(run.model, next(iter(roles)), length)
     passes += sentence  # of the target, without a backward pass
@@ -87,6 +77,32 @@ def row_flops(run: Run) -> float:
     if len(roles) == 1 or options.prediction != "sample":
       passes += TRAINING_PASSES * sentence
   return passes
+
+
+def role_flops(run: Run, model: pretrain.Model, role: str) -> float:
+  """Counts the operations of one row in a forward pass of a network."""
+  length = run.config.length
+  c = model.roles[role]
+  flops = length * encoder_flops(model, role, length)
+  if role == "discriminator":
+    return flops + length * (2 * c.width**2 + 2 * c.width)
+  m = run.options.masking
+  slots = masking.num_slots(length, m.mask_prob, m.final_prob)
+  e = c.embedding_size
+  return flops + slots * (2 * c.width * e + 2 * e * c.vocab_size)
+
+
+def describe_teacher(run: Run) -> str:
+  """Describes a teacher and what it costs; "none" without one."""
+  if run.teacher is None:
+    return "none"
+  model = run.teacher.model
+  share = role_flops(run, model, model.mlm_role) / row_flops(run)
+  size = pretrain.count_parameters(run.abstract_aux()["teacher"])
+  return (
+    f"'{run.teacher.options.path}', {size:,} parameters, adds {share:.0%} to"
+    " the FLOP of a step"
+  )
 
 
 def encoder_flops(model: pretrain.Model, role: str, length: int) -> float:
@@ -126,6 +142,7 @@ def report_lines(
     f" warm-up steps, accumulation {o.accumulation}, {c.model.dtype}, remat"
     f" {c.model.remat}{muon}",
     "attention": run.attention_line,
+    "teacher": describe_teacher(run),
   }
 
 

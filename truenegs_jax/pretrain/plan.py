@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import signal
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from truenegs_jax.models.attention import XLA, Implementation
 from truenegs_jax.objectives import electra, masking, mlm, negatives
 from truenegs_jax.objectives.slot_predictions import Options, Terms
 from truenegs_jax.pretrain import model_table
+from truenegs_jax.pretrain.open_teacher import OpenTeacher, open_teacher
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table
@@ -72,9 +74,13 @@ class Run:
   @functools.cached_property
   def options(self) -> Options:
     """The recipe of the objective."""
-    return make_options(
+    options = make_options(
       self.config, self.tokenizer, vocabulary_chunk=self.vocabulary_chunk
     )
+    if self.teacher is None:
+      return options
+    reader = self.teacher.make_reader(self.mesh, self.mesh_spec)
+    return dataclasses.replace(options, teacher=reader)
 
   @property
   def table_layout(self) -> str:
@@ -85,9 +91,18 @@ class Run:
   def table_request(self) -> TableRequest | None:
     """The request for the synonym table; None if the objective needs none."""
     n = self.config.negatives
-    return (
-      run_table.make_request(n, self.config.data) if n.needs_table else None
-    )
+    request = run_table.make_request(n, self.config.data)
+    return request if n.needs_table and not request.teacher else None
+
+  @functools.cached_property
+  def teacher(self) -> OpenTeacher | None:
+    """The source "teacher"; None for other sources, or if none is needed."""
+    c = self.config
+    options = run_table.make_request(c.negatives, c.data).teacher
+    if not (options and c.negatives.needs_table):
+      return None
+    report = self.weights.report
+    return open_teacher(options, dtype=c.model.dtype, report=report)
 
   @functools.cached_property
   def table_builder(self) -> model_table.ModelTableBuilder | None:
@@ -213,12 +228,12 @@ class Run:
     row = (size, self.config.length)
     return dict.fromkeys(names, like(row)) | {"row": like((size,))}
 
-  def abstract_aux(self) -> dict[str, jax.ShapeDtypeStruct]:
+  def abstract_aux(self) -> dict[str, Any]:
     """Describes what an objective gets beside the batch.
 
     A synonym table that is not built yet has ASSUMED_LIST_LENGTH synonyms.
     """
-    aux = {}
+    aux: dict[str, Any] = {}
     replicated = sharding.replicated_sharding(self.mesh)
     like = functools.partial(jax.ShapeDtypeStruct, sharding=replicated)
     vocab_size = len(self.tokenizer.vocab)
@@ -236,7 +251,19 @@ class Run:
       aux["edges_V"] = like((vocab_size,), jnp.uint8)
     if self.options.masking.final_prob:
       aux["mask_prob"] = like((), jnp.float32)
+    if self.teacher:
+      shapes = self.teacher.select(pretrain.param_shapes(self.teacher.model))
+      aux["teacher"] = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+        shapes,
+        self.split_params(shapes),
+      )
     return aux
+
+  def split_params(self, params: dict[str, Any]) -> dict[str, Any]:
+    """Returns the shardings of (abstract) parameters, also of a teacher."""
+    named = {"params": params}
+    return sharding.tree_shardings(named, self.mesh, self.mesh_spec)["params"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +274,7 @@ class Inputs:
   held_out_rows: Rows
   table: SynonymTable | None  # None also if the run builds its own
   coverage: Mapping[str, str]  # lines of the report about the synonyms
+  teacher: dict[str, Any] | None = None  # parameters, f32 numpy arrays
   # (params, console) -> accuracy by paradigm of `eval.blimp`, if it is set.
   rate_pairs: Callable[..., dict[str, float]] | None = None
 
@@ -309,9 +337,23 @@ def try_run(
   is_from_weights = is_new and bool(config.init)
   tokenizer = find_tokenizer(config.data, download=is_from_weights)
   run = make_run(config, tokenizer, weights, memory=memory)
+  check_teacher(run)
   if is_from_weights or (config.dry_run and find.is_local(config.init)):
     _ = run.matched
   return run
+
+
+def check_teacher(run: Run) -> None:
+  """Raises InputError for a teacher that cannot read the rows of a run."""
+  if run.teacher is None:
+    return
+  length = run.config.length
+  positions = run.teacher.config.max_positions
+  if length > positions:
+    raise InputError(
+      f"length={length} is over the {positions:,} positions of the teacher"
+      f" '{run.teacher.options.path}'. Set --config.length={positions} or less."
+    )
 
 
 def make_run(

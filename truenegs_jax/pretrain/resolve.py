@@ -187,9 +187,17 @@ def check(config: PretrainConfig) -> None:
 def _check_negatives(config: PretrainConfig) -> None:
   """Checks combinations of values in the section `negatives`."""
   n = config.negatives
-  if n.smoothing or n.smoothing_by != "uniform":
-    check_smoothing(n.smoothing, n.smoothing_by)
   request = run_table.make_request(n, config.data)
+  has_teacher = request.teacher is not None
+  if has_teacher != (n.smoothing_by == "teacher") and n.smoothing:
+    by = "teacher" if has_teacher else "balanced"
+    raise InputError(
+      f"negatives.smoothing_by={n.smoothing_by!r} does not go with"
+      f" negatives.sources={n.sources!r}. Set"
+      f" --config.negatives.smoothing_by={by}."
+    )
+  if not has_teacher and (n.smoothing or n.smoothing_by != "uniform"):
+    check_smoothing(n.smoothing, n.smoothing_by)
   table = request.model
   if table and request.symmetric:
     raise InputError(

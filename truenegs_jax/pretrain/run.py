@@ -279,7 +279,7 @@ def _finish(
       verdict = evaluate.evaluate(trained, workdir, console)
     with distributed.raise_everywhere("export"):
       export_run.export_trained(trained, workdir, console)
-    if c.negatives.needs_table:
+    if trained.run.table_request:
       with distributed.raise_everywhere("search for corrections"):
         evaluate.save_cases(trained, workdir, clock, console)
   finally:

@@ -25,6 +25,7 @@ from truenegs_jax.pretrain import (
   describe,
   minimal_pairs,
   model_table,
+  open_teacher,
   plan,
   predict_slots,
 )
@@ -63,7 +64,7 @@ class Started:
   run: Run
   inputs: Inputs
   state: step_lib.TrainState
-  aux: dict[str, jax.Array]  # inputs of the objective other than the batch
+  aux: dict[str, Any]  # inputs of the objective other than the batch
   # By the parts of a row: (state, batch, aux) -> (state, terms)
   train_steps: Mapping[int, jax.stages.Compiled]
   eval_step: Callable[..., step_lib.Terms]  # (params, batch, aux) -> terms
@@ -136,7 +137,12 @@ def read_inputs(
     )
     rate_pairs = minimal_pairs.PairScorer(run, pairs).rate
   table = None
+  teacher = None
   coverage = {}
+  if run.teacher:
+    report = functools.partial(console.print, soft_wrap=True)
+    with progress.working(console, "Reading the teacher"):
+      teacher = run.teacher.read_params(run.tokenizer, report)
   if run.table_request and run.table_builder is None:
     saved = workdir / files.SYNONYMS
     table = run_table.load_or_build(
@@ -151,7 +157,7 @@ def read_inputs(
       )
     if warning:
       console.print("warning:", warning, soft_wrap=True)
-  return Inputs(train_rows, held_out_rows, table, coverage, rate_pairs)
+  return Inputs(train_rows, held_out_rows, table, coverage, teacher, rate_pairs)
 
 
 def start(
@@ -177,7 +183,7 @@ def start(
     make_state = functools.partial(step_lib.TrainState, **resumed)
   else:
     make_state = prepare_state(run, abstract, console)
-  aux = make_aux(run, inputs.table)
+  aux = make_aux(run, inputs.table, inputs.teacher)
   compiled, state = compile_steps(run, abstract, aux, make_state, console)
   started = Started(
     run,
@@ -247,7 +253,11 @@ def compile_steps(
 
 def make_description(run: Run, inputs: Inputs) -> dict[str, Any]:
   """Returns the description of a run for its checkpoints, in JSON's types."""
-  synonyms = run.table_builder or inputs.table
+  synonyms = None
+  if table := run.table_builder or inputs.table:
+    synonyms = table.fingerprint
+  elif inputs.teacher:
+    synonyms = open_teacher.fingerprint(inputs.teacher)
   versions = {}
   for package in ("truenegs_jax", "jax", "jaxlib", "flax", "optax"):
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -257,15 +267,20 @@ def make_description(run: Run, inputs: Inputs) -> dict[str, Any]:
     "fingerprints": {
       "vocabulary": run.tokenizer.fingerprint,
       "rows": inputs.train_rows.fingerprint,
-      "synonyms": synonyms.fingerprint if synonyms else None,
+      "synonyms": synonyms,
     },
     "versions": versions,
     "devices": jax.device_count(),
   }
 
 
-def make_aux(run: Run, table: SynonymTable | None) -> dict[str, jax.Array]:
-  """Puts the table and what else the objective needs on the devices."""
+def make_aux(
+  run: Run, table: SynonymTable | None, teacher: dict[str, Any] | None = None
+) -> dict[str, Any]:
+  """Puts the table and what else the objective needs on the devices.
+
+  `teacher` are parameters, which are split like those of the model.
+  """
   aux: dict[str, np.ndarray] = {}
   if table is not None:
     aux |= table.arrays(run.table_layout, rates=run.options.needs_rates)
@@ -273,7 +288,11 @@ def make_aux(run: Run, table: SynonymTable | None) -> dict[str, jax.Array]:
     aux["edges_V"] = run.edges_V
   if run.options.masking.final_prob:
     aux["mask_prob"] = run.mask_prob(run.config.steps)
-  return {name: sharding.replicate(x, run.mesh) for name, x in aux.items()}
+  placed = {name: sharding.replicate(x, run.mesh) for name, x in aux.items()}
+  if teacher is None:
+    return placed
+  split = run.split_params(teacher)
+  return {**placed, "teacher": jax.tree.map(sharding.put, teacher, split)}
 
 
 def lower_train_step(
@@ -383,14 +402,11 @@ def prepare_state(
       params = load.load_params(run.matched, seed=seed, report=report)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
 
-  def put(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
-    return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
-
   def make_state() -> step_lib.TrainState:
     state = jax.jit(run.init_state, out_shardings=shardings)()
     if params is None:
       return state
-    placed = jax.tree.map(put, params, shardings.params)
+    placed = jax.tree.map(sharding.put, params, shardings.params)
     return dataclasses.replace(state, params=placed)
 
   return make_state

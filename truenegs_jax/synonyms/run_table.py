@@ -3,6 +3,7 @@
 wordnet senses=1, pairs path=ppdb.tsv  the pairs of either
 table path='my tables/t.safetensors'   the pairs of a saved table
 model top=10 every=1000                the embeddings of the model in training
+teacher path=runs/mine                 a trained model, in context; no table
 """
 
 import dataclasses
@@ -67,6 +68,20 @@ class ModelTable:
   every: int = 1000  # steps between rebuilds of the table
 
 
+@dataclasses.dataclass(frozen=True)
+class TeacherOptions:
+  """Options of the source "teacher", a trained masked language model."""
+
+  path: str = ""  # a run, an export or released weights, as `config.init`
+  top: int = 64  # maximum number of words that share a target
+  temperature: float = 1.0  # divides the logits
+  ratio: float = 0.5  # of the gold token's probability, for a synonym
+
+
+# Sources without pairs.
+IN_TRAINING = {"model": ModelTable, "teacher": TeacherOptions}
+
+
 def resolve_auto(text: str, language: str) -> str:
   """Returns the default sources of a language for "auto", other text as is."""
   default = "wordnet" if language == "en" else "omw"
@@ -89,10 +104,11 @@ class TableRequest:
     text = resolve_auto(self.sources, self.language)
     items = grammar.parse_items(text, key=self.key) or [grammar.Item("", {})]
     parsed = [self._parse(item) for item in items]
-    if len(parsed) > 1 and "model" in {source.name for source in parsed}:
+    alone = [source.name for source in parsed if source.name in IN_TRAINING]
+    if len(parsed) > 1 and alone:
       raise InputError(
-        f"{self.key}={text!r}: the source model changes during training and"
-        " cannot be combined. Use it alone."
+        f"{self.key}={text!r}: the source {alone[0]} depends on the rows in"
+        " training and cannot be combined. Use it alone."
       )
     return parsed
 
@@ -112,6 +128,21 @@ class TableRequest:
       first.identity, model.top, model.every, threshold=model.threshold
     )
     return model
+
+  @functools.cached_property
+  def teacher(self) -> TeacherOptions | None:
+    """The options of the source "teacher", or None."""
+    first = self.parsed[0]
+    if first.name != "teacher":
+      return None
+    teacher = TeacherOptions(**first.options)
+    check_options(first.identity, teacher.top)
+    if not (teacher.path and teacher.temperature > 0 and teacher.ratio > 0):
+      raise InputError(
+        f"{self.key}={self.sources!r} needs a path, and temperature and ratio"
+        f" above 0. Set --config.{self.key}='teacher path=FOLDER'."
+      )
+    return teacher
 
   @property
   def leaves_senses_out(self) -> bool:
@@ -146,21 +177,21 @@ class TableRequest:
 
   def check(self) -> None:
     """Checks sources, files and stop words without building the table."""
-    if not self.model:
+    if not (self.model or self.teacher):
       self.find_pairs(Vocabulary(()))
     self.load_stop_words()
 
   def find_pairs(self, vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
-    """Returns the pairs of all sources, none of which is "model"."""
+    """Returns the pairs of all sources, none of which is in IN_TRAINING."""
     lists = [SOURCES[x.name](vocabulary, **x.options) for x in self.parsed]
     return itertools.chain(*lists)
 
   def build(self, tokenizer: Any) -> SynonymTable:
     """Builds the table of a vocabulary."""
-    if self.model:
+    if self.model or self.teacher:
       raise InputError(
-        f"{self.key}={self.sources!r}: the source model has no pairs but those"
-        " of a model in training. Use other sources."
+        f"{self.key}={self.sources!r}: the source {self.parsed[0].name} has no"
+        " pairs but those in training. Use other sources."
       )
     tokens, normalize = read_tokens(tokenizer)
     normalize = functools.cache(normalize)  # a word has many pairs
@@ -176,7 +207,7 @@ class TableRequest:
     """Checks the name of a source, and converts its options."""
     name = item.name
     texts = dict(item.options)
-    one_of(f"{self.key}: source", name, [*SOURCES, "model"])
+    one_of(f"{self.key}: source", name, [*SOURCES, *IN_TRAINING])
     if name == "wordnet" and self.language not in ("", "en"):
       raise InputError(
         f"{self.key}: WordNet is English, and data.language={self.language!r}."
@@ -184,7 +215,8 @@ class TableRequest:
       )
     if name == "omw" and not {"path", "language"} & texts.keys():
       texts["language"] = self.language
-    params = inspect.signature(SOURCES.get(name, ModelTable)).parameters
+    source = SOURCES.get(name) or IN_TRAINING[name]
+    params = inspect.signature(source).parameters
     defaults = {k: p.default for k, p in params.items() if p.default != p.empty}
     item = grammar.Item(name, texts)
     options = item.convert(defaults, subject=f"{self.key}: {name}")

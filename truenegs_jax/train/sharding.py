@@ -187,19 +187,17 @@ def shard_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
 
 def place_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
   """Makes the global batch from one that is complete in every process."""
-  return {
-    name: jax.make_array_from_callback(
-      array.shape, batch_sharding(mesh), array.__getitem__
-    )
-    for name, array in batch.items()
-  }
+  return {name: put(x, batch_sharding(mesh)) for name, x in batch.items()}
 
 
 def replicate(array: np.ndarray, mesh: Mesh) -> jax.Array:
   """Puts an array, equal in all processes, in full on every device."""
-  return jax.make_array_from_callback(
-    array.shape, replicated_sharding(mesh), array.__getitem__
-  )
+  return put(array, replicated_sharding(mesh))
+
+
+def put(array: np.ndarray, split: jax.sharding.Sharding) -> jax.Array:
+  """Puts an array, equal in all processes, on the devices of a sharding."""
+  return jax.make_array_from_callback(array.shape, split, array.__getitem__)
 
 
 def bytes_per_device(tree: Any) -> int:

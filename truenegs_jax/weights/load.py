@@ -86,6 +86,19 @@ def load_own_model(
 
   The two networks of a pair share embeddings if those are the same.
   """
+  model, matched = match_own_model(weights)
+  flats = _read_networks(matched)
+  if len(flats) > 1 and any(_list_differences(*flats.values())):
+    model = model.clone(sharing="none")
+    matched = dataclasses.replace(matched, model=model)
+  params = _make_params(matched, flats, 0, report)
+  return Pretrained(model, params, matched.tokenizer), matched
+
+
+def match_own_model(
+  weights: Weights,
+) -> tuple[pretrain.Model, MatchedWeights]:
+  """Makes a model of the weights' sizes; only headers are read."""
   networks = weights.networks
   if set(networks) not in MODELS:
     raise InputError(
@@ -114,13 +127,7 @@ def load_own_model(
   model = model.clone(tokenizer=tokenizer)
   has_padding = kept.fields["vocab_size"] != len(tokenizer.vocab)
   skip = "words" if has_padding else ""
-  matched = match_weights(networks, model, tokenizer, init_skip=skip)
-  flats = _read_networks(matched)
-  if len(flats) > 1 and any(_list_differences(*flats.values())):
-    model = model.clone(sharing="none")
-    matched = dataclasses.replace(matched, model=model)
-  params = _make_params(matched, flats, 0, report)
-  return Pretrained(model, params, tokenizer), matched
+  return model, match_weights(networks, model, tokenizer, init_skip=skip)
 
 
 def load_params(

@@ -1,0 +1,142 @@
+"""Corrections by a teacher equal loops in f64, and distillation."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from support import tiny
+from truenegs_jax.objectives import masking
+from truenegs_jax.objectives.slot_predictions import mask_and_predict
+from truenegs_jax.objectives.teacher import Teacher
+from truenegs_jax.runtime import rng
+
+MLM = tiny.make_bert(layers=1)
+PAIR = tiny.make_model(layers=1)
+LABEL = 0.25
+
+
+def predict(params, inputs, positions_BxK):
+  return MLM.bind({"params": params}).generate_logits(
+    inputs, positions_BxK, None
+  )
+
+
+def make_case(model, *, teacher=None, **recipe):
+  """Returns options, parameters, inputs and the slots that they predict."""
+  teacher = Teacher(predict, **teacher or {})
+  options = tiny.make_options(soft_weight=0.0, teacher=teacher, **recipe)
+  params = tiny.random_params(model)
+  # The teacher knows other words, and some of the gold ones.
+  own = jax.tree.map(lambda x: 2 * x[::-1], tiny.random_params(MLM))
+  batch = jax.tree.map(jnp.asarray, tiny.make_batch(0))
+  keys_B = rng.row_keys(jax.random.key(0), 0, batch["row"])
+  inputs = batch, keys_B, {"teacher": own}
+  bound = model.bind({"params": params})
+  predictions = mask_and_predict(bound, *inputs, options, train=False)
+  masked = batch | {"tokens": predictions.masked_BxL}
+  positions_BxK = predictions.slots.positions_BxK
+  taught_BxKxV = np.float64(predict(own, masked, positions_BxK))
+  read = functools.partial(read_logits, model, masked, positions_BxK)
+  return options, params, inputs, predictions, taught_BxKxV, read
+
+
+def read_logits(model, inputs, positions_BxK, params):
+  """Returns the student's logits; can be differentiated."""
+  bound = model.bind({"params": params})
+  return bound.generate_logits(inputs, positions_BxK, None)
+
+
+def softmax(x):
+  return np.exp(x - np.max(x)) / np.exp(x - np.max(x)).sum()
+
+
+@pytest.mark.parametrize(
+  "recipe",
+  [
+    {"smoothing": 0.4, "teacher": {"top": 20, "temperature": 2.0}},
+    {"smoothing": 0.0, "teacher": {"ratio": 0.1}},
+    {"smoothing": 1.0, "hard_correction": False, "teacher": {"top": 999}},
+  ],
+)
+def test_values_and_gradients_are_those_of_a_loop(recipe):
+  options, params, inputs, predictions, taught, read = make_case(MLM, **recipe)
+  slots = predictions.slots
+  teacher = options.teacher
+  logits_BxKxV, pull = jax.vjp(read, params)
+  change_BxKxV = np.zeros(logits_BxKxV.shape)
+  total, kept, listed = 0.0, 0, 0
+  for b, k in zip(*np.nonzero(slots.weight_BxK), strict=True):
+    gold = int(slots.gold_BxK[b, k])
+    z_V = np.float64(logits_BxKxV[b, k])
+    q_V = softmax(taught[b, k] / teacher.temperature)
+    guess = int(np.argmax(z_V))
+    is_false = guess != gold and q_V[guess] >= teacher.ratio * q_V[gold]
+    if options.hard_correction and is_false:
+      continue
+    target_V = np.eye(tiny.V)[gold]
+    best = np.argsort(-q_V)[: teacher.top]
+    if options.smoothing and gold in best:
+      listed += 1
+      target_V *= 1 - options.smoothing
+      target_V[best] += options.smoothing * q_V[best] / q_V[best].sum()
+    total -= (target_V * np.log(softmax(z_V))).sum()
+    change_BxKxV[b, k] = softmax(z_V) - target_V
+    kept += 1
+  slots_in_use = int(slots.weight_BxK.sum())
+  assert 0 < kept <= slots_in_use
+  assert (kept < slots_in_use) == options.hard_correction
+  assert bool(listed) == bool(options.smoothing)
+
+  def compute(params):
+    terms = tiny.make_objective(MLM, options, train=False)(params, *inputs)
+    return terms["mlm"]
+
+  (value, count), gradients = jax.value_and_grad(
+    lambda x: (compute(x)[0], compute(x)[1]), has_aux=True
+  )(params)
+  assert count == kept
+  assert value == pytest.approx(total, rel=1e-5)
+  [expected] = pull(jnp.float32(change_BxKxV))
+  for x, y in zip(*map(jax.tree.leaves, (gradients, expected)), strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+
+
+def test_all_words_and_the_whole_share_are_distillation():
+  options, params, inputs, predictions, taught, read = make_case(
+    MLM, smoothing=1.0, hard_correction=False, teacher={"top": tiny.V}
+  )
+  terms = tiny.make_objective(MLM, options, train=False)(params, *inputs)
+  loss_BxK = optax.softmax_cross_entropy(read(params), jax.nn.softmax(taught))
+  expected = (loss_BxK * predictions.slots.weight_BxK).sum()
+  assert terms["mlm"][0] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_sample_that_the_teacher_allows_is_no_error():
+  options, params, inputs, predictions, taught, _ = make_case(
+    PAIR, discriminator_label=LABEL, teacher={"ratio": 0.2}
+  )
+  slots = predictions.slots
+  batch = inputs[0]
+  tokens_BxL = masking.fill_slots(
+    batch["tokens"], slots, predictions.sampled_BxK
+  )
+  target_BxL = np.float64(tokens_BxL != batch["tokens"])
+  spared = 0
+  for b, k in zip(*np.nonzero(slots.weight_BxK), strict=True):
+    gold, sample = int(slots.gold_BxK[b, k]), int(predictions.sampled_BxK[b, k])
+    q_V = softmax(taught[b, k])
+    if sample != gold and q_V[sample] >= 0.2 * q_V[gold]:
+      target_BxL[b, slots.positions_BxK[b, k]] = LABEL
+      spared += 1
+  terms = tiny.make_objective(PAIR, options, train=False)(params, *inputs)
+  bound = PAIR.bind({"params": params})
+  logits_BxL = bound.detect_logits(batch | {"tokens": tokens_BxL}, None)
+  loss_BxL = optax.sigmoid_binary_cross_entropy(logits_BxL, target_BxL)
+  assert 0 < spared < slots.weight_BxK.sum()
+  assert terms["spared"][0] == spared
+  expected = (loss_BxL * batch["documents"]).sum()
+  assert terms["detect"][0] == pytest.approx(float(expected), rel=1e-5)

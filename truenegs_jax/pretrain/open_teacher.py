@@ -1,0 +1,81 @@
+"""Opens the teacher that `negatives.sources` names: a model and its weights."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from truenegs_jax.data.tokenizer import Tokenizer, check_tokens
+from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.objectives.teacher import Params, Teacher
+from truenegs_jax.runtime import files
+from truenegs_jax.synonyms.run_table import TeacherOptions
+from truenegs_jax.train import sharding
+from truenegs_jax.weights import find, load
+from truenegs_jax.weights.match import MatchedWeights
+
+Report = Callable[[str], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenTeacher:
+  """A teacher's model and options, without arrays."""
+
+  options: TeacherOptions
+  matched: MatchedWeights
+  model: pretrain.Model
+
+  @property
+  def config(self) -> encoder.EncoderConfig:
+    """Sizes of the masked language model."""
+    return self.model.roles[self.model.mlm_role]
+
+  def make_reader(
+    self, mesh: jax.sharding.Mesh, spec: sharding.MeshSpec
+  ) -> Teacher:
+    """Returns how an objective on a mesh reads it."""
+
+    def predict(
+      params: Params, inputs: Mapping[str, jax.Array], slots_BxK: jax.Array
+    ) -> jax.Array:
+      bound = self.model.bind({"params": params})
+      last_type = self.config.type_vocab_size - 1
+      inputs = {**inputs, "types": jnp.minimum(inputs["types"], last_type)}
+      return bound.generate_logits(inputs, slots_BxK, None)
+
+    o = self.options
+    gathered = sharding.gather_params(predict, mesh, spec)
+    return Teacher(gathered, o.top, o.temperature, o.ratio)
+
+  def select(self, params: Params) -> Params:
+    """Returns the (abstract) parameters without those of a discriminator."""
+    return {
+      k: x for k, x in params.items() if not k.startswith("discriminator")
+    }
+
+  def read_params(self, tokenizer: Tokenizer, report: Report) -> Params:
+    """Reads the parameters; DataError if their vocabulary is not the run's."""
+    path = self.options.path
+    fix = (
+      f"Set --config.data.vocab to the vocabulary of '{path}', or use a teacher"
+      " that was trained with that of the run."
+    )
+    owner = f"The teacher '{path}'"
+    check_tokens(owner, self.matched.tokenizer, tokenizer, fix)
+    params = load.load_params(self.matched, complete=True, report=report)
+    return self.select(params)
+
+
+def open_teacher(
+  options: TeacherOptions, *, dtype: str, report: Report
+) -> OpenTeacher:
+  """Opens a teacher that computes in `dtype`; only headers are read."""
+  model, matched = load.match_own_model(find.Weights(options.path, report))
+  model = encoder.replace_configs(model, dtype=dtype)
+  return OpenTeacher(options, matched, model)
+
+
+def fingerprint(params: Params) -> str:
+  """Identifies parameters by their content."""
+  return files.short_sha256(*(x.tobytes() for x in jax.tree.leaves(params)))
