@@ -140,3 +140,31 @@ def test_a_sample_that_the_teacher_allows_is_no_error():
   assert terms["spared"][0] == spared
   expected = (loss_BxL * batch["documents"]).sum()
   assert terms["detect"][0] == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(("wrong", "top"), [(0.0, 5), (0.0, 999), (0.3, 5)])
+def test_the_mean_target_is_the_truth_of_a_right_teacher(wrong, top):
+  """The page of proper corrections says by how much it moves else."""
+  size = 12
+  rng = np.random.default_rng(0)
+  log_p_V = np.log(rng.dirichlet(np.ones(size)))
+  p_V = np.exp(log_p_V)
+  taught_V = log_p_V + wrong * rng.normal(size=size)
+  gold_1xV = jnp.arange(size)[None]
+  logits_1xVxV = jnp.float32(np.tile(taught_V, (1, size, 1)))
+  judged = Teacher(lambda *_: logits_1xVxV, top=top).judge(
+    {}, {}, gold_1xV, gold_1xV
+  )
+  mean_V = np.zeros(size)
+  for g in range(size):
+    np.add.at(
+      mean_V, judged.token_BxKxS[0, g], p_V[g] * judged.share_BxKxS[0, g]
+    )
+  in_V = np.isin(np.arange(size), np.argsort(-taught_V)[:top])
+  moved_V = np.zeros(size)
+  moved_V[in_V] = softmax(taught_V[in_V]) - p_V[in_V] / p_V[in_V].sum()
+  np.testing.assert_allclose(mean_V, p_V + p_V[in_V].sum() * moved_V, atol=1e-6)
+  assert (np.abs(mean_V - p_V).max() < 1e-6) == (not wrong)
+  # Of a right teacher, hard correction keeps the likeliest word only.
+  likeliest_1xV = jnp.full((1, size), int(np.argmax(taught_V)))
+  assert int((~judged.fits(likeliest_1xV)).sum()) == 1

@@ -76,6 +76,10 @@ def test_sources_are_joined_and_their_options_converted(calls, monkeypatch):
     ("model, flags", "en", "key=.*cannot be combined"),
     ("wordnet", "fr", "key: WordNet is English.*'fr'.*pairs path=FILE"),
     ("model every=0", "en", "every=0' is out of range"),
+    ("teacher path=a, flags", "en", "teacher .*cannot be combined"),
+    ("teacher", "en", "key='teacher' needs a path"),
+    ("teacher path=a ratio=0", "en", "above 0"),
+    ("teacher path=a top=0", "en", "top=0' is out of range"),
     ("auto", "fr", "'fr'.*nltk.downloader omw.*pairs path=.*baseline"),
   ],
 )

@@ -13,7 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 from support import tiny
 from truenegs_jax.models import pretrain
+from truenegs_jax.pretrain.open_teacher import OpenTeacher
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms.run_table import TeacherOptions
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding, step
 
@@ -105,6 +107,7 @@ def test_process_reads_the_rows_of_its_devices(
 
 ROWS, STEPS = 16, 4
 MODEL = tiny.make_model(layers=1)
+TEACHER = OpenTeacher(TeacherOptions(top=9), None, tiny.make_bert(layers=1))
 MODERN = tiny.make_model(backbone="modern", window=5, sharing="disentangled")
 
 
@@ -142,6 +145,9 @@ def compile_step(
   shardings = jax.tree.map(
     lambda x: x.sharding, abstract_state(model, mesh, spec)
   )
+  teacher = options.get("teacher")
+  if teacher:
+    options["teacher"] = teacher.make_reader(mesh, spec)
   objective = tiny.make_objective(
     model, tiny.make_options(**options), train=True
   )
@@ -156,6 +162,10 @@ def compile_step(
     )
     arrays = table.arrays(rates=True)
   aux = {name: sharding.replicate(x, mesh) for name, x in arrays.items()}
+  if teacher:
+    params = {"params": tiny.random_params(teacher.model)}
+    split = sharding.tree_shardings(params, mesh, spec)
+    aux["teacher"] = jax.device_put(params, split)["params"]
   compiled = (
     jax.jit(
       train_step, out_shardings=(shardings, sharding.replicated_sharding(mesh))
@@ -202,6 +212,7 @@ def test_step_is_the_same_on_every_mesh(
   [
     {"smoothing": 0.3, "smoothing_by": "balanced", "drop_prob": 0.2},
     {"model": MODERN},
+    {"teacher": TEACHER, "smoothing": 0.5, "discriminator_label": 0.0},
   ],
 )
 def test_other_recipes_are_the_same_on_a_mesh_and_in_chunks(recipe):
