@@ -80,7 +80,7 @@ def test_rows_grow_and_shares_fall_linearly_also_after_a_resume(
   flags += ["--config.masking.prob=0.4", "--config.masking.final_prob=0.1"]
   flags += ["--config.short_rows=0.34", "--config.optim.muon_lr=2e-3"]
   start = run_lib.start_lib.start
-  trained, evaluated = [], []
+  trained, evaluated, compiled = [], [], []
 
   def record(step, values):
     def recorded(state, batch, aux):
@@ -91,6 +91,7 @@ def test_rows_grow_and_shares_fall_linearly_also_after_a_resume(
 
   def start_recorded(*args):
     started = start(*args)
+    compiled.append({*started.train_steps})
     steps = {n: record(x, trained) for n, x in started.train_steps.items()}
     evaluate = record(started.eval_step, evaluated)
     return dataclasses.replace(started, train_steps=steps, eval_step=evaluate)
@@ -106,6 +107,7 @@ def test_rows_grow_and_shares_fall_linearly_also_after_a_resume(
     shutil.rmtree(root / "resumed" / "checkpoints" / step)
   assert run(root / "resumed", flags)[0] == 0
   assert trained[6:] == trained[3:6]
+  assert compiled == [{4, 2, 1}, {2, 1}]
   runs.assert_equal_runs(root / "linear", root / "resumed", 6)
 
 

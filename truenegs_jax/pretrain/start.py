@@ -184,7 +184,8 @@ def start(
   else:
     make_state = prepare_state(run, abstract, console)
   aux = make_aux(run, inputs.table, inputs.teacher)
-  compiled, state = compile_steps(run, abstract, aux, make_state, console)
+  done = int(resumed["step"]) if resumed else 0
+  compiled, state = compile_steps(run, abstract, aux, make_state, done, console)
   started = Started(
     run,
     inputs,
@@ -226,11 +227,15 @@ def compile_steps(
   abstract: step_lib.TrainState,
   aux: Mapping[str, jax.Array],
   make_state: Callable[[], step_lib.TrainState],
+  done: int,
   console: Console,
 ) -> tuple[dict[int, jax.stages.Compiled], step_lib.TrainState]:
-  """Compiles the training steps, and makes the state at the same time."""
-  parts_of_rows = plan.PARTS if run.config.short_rows else (1,)
-  runs = {parts: plan.shorten(run, parts) for parts in parts_of_rows}
+  """Compiles the training steps, and makes the state at the same time.
+
+  Rows are never read as more parts than after the `done` steps.
+  """
+  most = plan.count_parts(run.config, done)
+  runs = {n: plan.shorten(run, n) for n in plan.PARTS if n <= most}
   text = "Compiling (kept for the next start)"
   if cpu.ONEDNN in cpu.compiler_options(run.config.model.dtype):
     text = "Compiling"
