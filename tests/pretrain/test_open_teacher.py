@@ -1,8 +1,11 @@
 """A run opens its teacher, places it like its own model, and refuses others."""
 
+import io
+
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 
 from support import tiny
 from support.weight_files import TOKENIZER, random_params, write_export
@@ -16,6 +19,7 @@ TEACHERS = {
   "bert": tiny.make_bert(),
   "modern": tiny.make_bert(backbone="modern"),
 }
+CONSOLE = Console(file=io.StringIO())
 OTHER = make_tokenizer(TOKENIZER.vocab[::-1], lowercase=True)
 
 
@@ -38,7 +42,7 @@ def make_run(folder, *, objective="mlm", **changed):
 def test_a_teacher_is_placed_as_its_step_is_planned(tmp_path, kind):
   objective = "electra" if kind == "pair" else "mlm"
   run = make_run(write_export(tmp_path, TEACHERS[kind]), objective=objective)
-  params = run.teacher.read_params(TOKENIZER, print)
+  params = start.read_teacher(run, CONSOLE)
   assert "discriminator" not in params
   aux = start.make_aux(run, None, params)
   planned = run.abstract_aux()
@@ -83,4 +87,4 @@ def test_no_teacher_is_opened_without_a_correction(tmp_path):
 def test_what_cannot_teach_is_refused(tmp_path, options, changed, message):
   folder = write_export(tmp_path, TEACHERS["pair"], **options)
   with pytest.raises((DataError, InputError), match=message):
-    make_run(folder, **changed).teacher.read_params(TOKENIZER, print)
+    start.read_teacher(make_run(folder, **changed), CONSOLE)

@@ -12,8 +12,8 @@ from truenegs_jax.objectives.teacher import Params, Teacher
 from truenegs_jax.runtime import files
 from truenegs_jax.synonyms.run_table import TeacherOptions
 from truenegs_jax.train import sharding
-from truenegs_jax.weights import find, load
-from truenegs_jax.weights.match import MatchedWeights
+from truenegs_jax.weights import find
+from truenegs_jax.weights.match import MatchedWeights, match_own_model
 
 Report = Callable[[str], object]
 
@@ -54,8 +54,8 @@ class OpenTeacher:
       k: x for k, x in params.items() if not k.startswith("discriminator")
     }
 
-  def read_params(self, tokenizer: Tokenizer, report: Report) -> Params:
-    """Reads the parameters; DataError if their vocabulary is not the run's."""
+  def check_vocabulary(self, tokenizer: Tokenizer) -> None:
+    """Raises DataError if the vocabulary is not that of the run."""
     path = self.options.path
     fix = (
       f"Set --config.data.vocab to the vocabulary of '{path}', or use a teacher"
@@ -63,15 +63,14 @@ class OpenTeacher:
     )
     owner = f"The teacher '{path}'"
     check_tokens(owner, self.matched.tokenizer, tokenizer, fix)
-    params = load.load_params(self.matched, complete=True, report=report)
-    return self.select(params)
 
 
 def open_teacher(
   options: TeacherOptions, *, dtype: str, report: Report
 ) -> OpenTeacher:
   """Opens a teacher that computes in `dtype`; only headers are read."""
-  model, matched = load.match_own_model(find.Weights(options.path, report))
+  networks = find.Weights(options.path, report).networks
+  model, matched = match_own_model(networks)
   model = encoder.replace_configs(model, dtype=dtype)
   return OpenTeacher(options, matched, model)
 

@@ -140,9 +140,8 @@ def read_inputs(
   teacher = None
   coverage = {}
   if run.teacher:
-    report = functools.partial(console.print, soft_wrap=True)
     with progress.working(console, "Reading the teacher"):
-      teacher = run.teacher.read_params(run.tokenizer, report)
+      teacher = read_teacher(run, console)
   if run.table_request and run.table_builder is None:
     saved = workdir / files.SYNONYMS
     table = run_table.load_or_build(
@@ -158,6 +157,16 @@ def read_inputs(
     if warning:
       console.print("warning:", warning, soft_wrap=True)
   return Inputs(train_rows, held_out_rows, table, coverage, teacher, rate_pairs)
+
+
+def read_teacher(run: Run, console: Console) -> dict[str, Any]:
+  """Reads a teacher's parameters; DataError for another vocabulary."""
+  assert run.teacher
+  run.teacher.check_vocabulary(run.tokenizer)
+  report = functools.partial(console.print, soft_wrap=True)
+  matched = run.teacher.matched
+  params = load.load_params(matched, complete=True, report=report)
+  return run.teacher.select(params)
 
 
 def start(

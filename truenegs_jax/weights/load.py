@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from truenegs_jax.config.sections import FROM_WEIGHTS
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.vocabulary import ROLES
 from truenegs_jax.models import pretrain
@@ -24,14 +23,13 @@ from truenegs_jax.weights.find import Report, Weights
 from truenegs_jax.weights.match import (
   MatchedWeights,
   list_names,
-  match_weights,
+  match_own_model,
 )
 
 FLOATS = ("float32", "float16", "bfloat16")  # types of arrays that are read
 # Largest difference of a pair's two copies of the shared embeddings, relative
 # to the largest weight.
 ROUNDING = 1e-6
-MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
 # Arrays with a row for every word.
 WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
 KERNEL = "task_head/output/kernel"
@@ -86,48 +84,13 @@ def load_own_model(
 
   The two networks of a pair share embeddings if those are the same.
   """
-  model, matched = match_own_model(weights)
+  model, matched = match_own_model(weights.networks)
   flats = _read_networks(matched)
   if len(flats) > 1 and any(_list_differences(*flats.values())):
     model = model.clone(sharing="none")
     matched = dataclasses.replace(matched, model=model)
   params = _make_params(matched, flats, 0, report)
   return Pretrained(model, params, matched.tokenizer), matched
-
-
-def match_own_model(
-  weights: Weights,
-) -> tuple[pretrain.Model, MatchedWeights]:
-  """Makes a model of the weights' sizes; only headers are read."""
-  networks = weights.networks
-  if set(networks) not in MODELS:
-    raise InputError(
-      f"init: {weights.init!r} holds only {' and '.join(networks)}. Pass BERT,"
-      " a discriminator, or DISCRIMINATOR,GENERATOR."
-    )
-  kept = next(iter(networks.values()))
-  tokenizer = kept.tokenizer
-  fields = {
-    **kept.values,
-    "variant": FROM_WEIGHTS,
-    "backbone": kept.backbone,
-    "vocab_size": len(tokenizer.vocab),
-  }
-  model: pretrain.Model
-  if kept.role == "bert":
-    has_pooler = any(name.startswith(hf_names.POOLER) for name in kept.shapes)
-    model = pretrain.make_bert(**fields).clone(pooler=has_pooler)
-  else:
-    # A discriminator without a generator gets a small one.
-    sizes: tuple[int, ...] = (kept.values["embedding_size"], 1, 1, 1)
-    if "generator" in networks:
-      sizes = networks["generator"].generator_sizes
-    fields |= {"generator_sizes": sizes, "generator_multiplier": 1.0}
-    model = pretrain.make_electra(**fields)
-  model = model.clone(tokenizer=tokenizer)
-  has_padding = kept.fields["vocab_size"] != len(tokenizer.vocab)
-  skip = "words" if has_padding else ""
-  return model, match_weights(networks, model, tokenizer, init_skip=skip)
 
 
 def load_params(

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from truenegs_jax.config import grammar
-from truenegs_jax.config.sections import INIT_SKIPS
+from truenegs_jax.config.sections import FROM_WEIGHTS, INIT_SKIPS
 from truenegs_jax.data.tokenizer import Tokenizer, check_tokens
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
@@ -23,6 +23,7 @@ from truenegs_jax.weights import hf_config, hf_names
 from truenegs_jax.weights.hf_folder import Network
 from truenegs_jax.weights.hf_names import TASK_HEAD
 
+MODELS = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
 MAX_LISTED = 8  # names or differences in a message
 ADVICE = (
   "Pass weights that fit, or change the model. For their sizes, set"
@@ -114,6 +115,40 @@ def match_weights(
   return MatchedWeights(
     model, tokenizer, networks, names, skip, task, tuple(lines)
   )
+
+
+def match_own_model(
+  networks: Mapping[str, Network],
+) -> tuple[pretrain.Model, MatchedWeights]:
+  """Makes a model of the weights' sizes; only headers are read."""
+  kept = next(iter(networks.values()))
+  if set(networks) not in MODELS:
+    raise InputError(
+      f"init: {kept.location} holds only {' and '.join(networks)}. Pass BERT, a"
+      " discriminator, or DISCRIMINATOR,GENERATOR."
+    )
+  tokenizer = kept.tokenizer
+  fields = {
+    **kept.values,
+    "variant": FROM_WEIGHTS,
+    "backbone": kept.backbone,
+    "vocab_size": len(tokenizer.vocab),
+  }
+  model: pretrain.Model
+  if kept.role == "bert":
+    has_pooler = any(name.startswith(hf_names.POOLER) for name in kept.shapes)
+    model = pretrain.make_bert(**fields).clone(pooler=has_pooler)
+  else:
+    # A discriminator without a generator gets a small one.
+    sizes: tuple[int, ...] = (kept.values["embedding_size"], 1, 1, 1)
+    if "generator" in networks:
+      sizes = networks["generator"].generator_sizes
+    fields |= {"generator_sizes": sizes, "generator_multiplier": 1.0}
+    model = pretrain.make_electra(**fields)
+  model = model.clone(tokenizer=tokenizer)
+  has_padding = kept.fields["vocab_size"] != len(tokenizer.vocab)
+  skip = "words" if has_padding else ""
+  return model, match_weights(networks, model, tokenizer, init_skip=skip)
 
 
 def _find_names(
