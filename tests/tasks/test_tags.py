@@ -61,6 +61,14 @@ def test_scores_are_those_of_seqeval(seed):
     assert by_type["recall"] == pytest.approx(100 * report[kind]["recall"])
 
 
+def test_entities_of_every_scheme_are_those_of_seqeval():
+  labelling = pytest.importorskip("seqeval.metrics.sequence_labeling")
+  known = ["O", *(f"{x}-{kind}" for x in "BIES" for kind in "ab")]
+  for sentence in np.random.default_rng(0).choice(known, (200, 6)).tolist():
+    ours = [(x, i, j - 1) for x, i, j in entities.find_entities(sentence)]
+    assert ours == labelling.get_entities(sentence), sentence
+
+
 def test_resampled_scores_are_those_of_the_drawn_sentences():
   rng = np.random.default_rng(0)
   golds, *runs = (draw_tags(np.random.default_rng(0)) for _ in range(2))
