@@ -10,12 +10,16 @@ from docutils import nodes
 import truenegs_jax
 
 DOCS = pathlib.Path(__file__).parent
-STUDY = DOCS.parent / "studies" / "corrections"
-sys.path[:0] = [str(DOCS), str(STUDY)]
+STUDIES = DOCS.parent / "studies"
+sys.path[:0] = [
+  str(DOCS),
+  *(str(STUDIES / x) for x in ("corrections", "teacher")),
+]
 import config_reference  # noqa: E402
 import demo_figures  # noqa: E402
 import search_terms  # noqa: E402
 import summarize  # noqa: E402
+import summary  # noqa: E402
 
 project = "truenegs_jax"
 copyright = "the authors of truenegs_jax"
@@ -35,7 +39,10 @@ myst_enable_extensions = [
   *("amsmath", "colon_fence", "deflist", "dollarmath", "substitution")
 ]
 # {{ d100.end.hc.kl_class }}, {{ demo.mlm }}
-myst_substitutions = summarize.numbers() | {"demo": demo_figures.numbers()}
+myst_substitutions = summarize.numbers() | {
+  "demo": demo_figures.numbers(),
+  "teacher": summary.numbers(),
+}
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # tests run the code of the pages
 

@@ -1,14 +1,13 @@
-"""Summarizes studies/teacher/results.jsonl, and judges the predictions.
+"""Summarizes results.jsonl: tables, and what of the predictions holds.
 
-  python studies/teacher/summary.py [RESULTS]
+  python studies/teacher/summary.py
 
 Differences from `baseline` are paired by language, with the half width of their
-95 % interval (Student's t).
+95 % interval (Student's t). docs/conf.py puts `numbers` into a page.
 """
 
 import json
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +17,14 @@ from truenegs_jax.stats.intervals import estimate_mean
 RESULTS = Path(__file__).with_name("results.jsonl")
 MOMENTS = {0.1: "a tenth", 0.334: "a third", 1.0: "the end"}
 MEASURES = ("kl_word", "kl_class", "probe_new_words")
-# Of a network: dial, arm, moment and measure; each has a value by language.
-Key = tuple[int, str, float, str]
-Values = dict[Key, dict[int, float]]
+# Dial, arm, moment and measure -> value by language.
+Values = dict[tuple[int, str, float, str], dict[int, float]]
 
 
-def read_results(path: Path) -> Values:
-  """Returns the values of complete languages."""
+def read_results() -> Values:
+  """Returns all values."""
   values: Values = {}
-  for line in path.read_text("utf-8").splitlines():
+  for line in RESULTS.read_text("utf-8").splitlines():
     x = json.loads(line)
     for measure in MEASURES:
       key = x["dial"], x["arm"], x["share"], measure
@@ -35,7 +33,7 @@ def read_results(path: Path) -> Values:
 
 
 class Summary:
-  """Means and paired differences."""
+  """Means and paired differences, over the languages of which all is known."""
 
   def __init__(self, values: Values):
     self.values = values
@@ -47,102 +45,125 @@ class Summary:
     return sorted(set.intersection(*(set(self.values[x]) for x in keys)))
 
   def get(
-    self, dial: int, arm: str, measure: str, moment: float = 1.0
+    self, dial: int, arm: str, measure: str = "kl_word", moment: float = 1.0
   ) -> np.ndarray:
     """Returns the values of an arm, f64 `[languages]`."""
     by_language = self.values[dial, arm, moment, measure]
     return np.array([by_language[x] for x in self.languages(dial)])
 
-  def arms(self, dial: int) -> Iterable[str]:
-    """Returns the arms in the order in which they were trained."""
-    return dict.fromkeys(arm for d, arm, *_ in self.values if d == dial)
-
-  def print_table(self, dial: int, measure: str) -> None:
-    """Prints a row for each arm."""
-    count = len(self.languages(dial))
-    print(f"\n`{measure}`, {dial} % of the words, {count} languages:\n")
-    print("| arm |", " | ".join(MOMENTS.values()), "|")
-    print("| --- " * (1 + len(MOMENTS)) + "|")
-    for arm in self.arms(dial):
+  def make_table(self, dial: int, measure: str) -> str:
+    """Returns a Markdown table with a row for each arm."""
+    lines = [
+      f"| `{measure}` | " + " | ".join(MOMENTS.values()) + " |",
+      "| --- " * (1 + len(MOMENTS)) + "|",
+    ]
+    for arm in dict.fromkeys(arm for d, arm, *_ in self.values if d == dial):
       cells = []
       for moment in MOMENTS:
         values = self.get(dial, arm, measure, moment)
-        if arm == "baseline":
-          cells.append(f"{values.mean():.4f}")
-        else:
-          base = self.get(dial, "baseline", measure, moment)
-          cells.append(format_interval(values - base))
-      print(f"| `{arm}` |", " | ".join(cells), "|")
+        base = self.get(dial, "baseline", measure, moment)
+        is_base = arm == "baseline"
+        cells.append(f"{values.mean():.4f}" if is_base else show(values - base))
+      lines.append(f"| `{arm}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
-  def judge(self) -> None:
-    """Prints what of the protocol's predictions holds."""
+  def judge(self) -> list[tuple[str, str, str]]:
+    """Returns number, verdict and figures of each prediction.
 
-    def word(arm: str, moment: float = 1.0, dial: int = 100) -> np.ndarray:
-      return self.get(dial, arm, "kl_word", moment)
-
-    gain = {arm: word("baseline") - word(arm) for arm in self.arms(100)}
-    base = self.get(100, "baseline", "kl_class")
+    What it says is that one or several differences are above 0.
+    """
+    word = {arm: self.get(100, arm) for d, arm, *_ in self.values if d == 100}
+    gain = {arm: word["baseline"] - x for arm, x in word.items()}
+    early = {
+      arm: self.get(100, arm, moment=0.1) for arm in ("baseline", "truth_100")
+    }
+    base_class = self.get(100, "baseline", "kl_class")
     in_class = {
-      arm: base - self.get(100, arm, "kl_class")
+      arm: base_class - self.get(100, arm, "kl_class")
       for arm in ("balanced", "model", "truth_100")
     }
-    small = word("baseline", 0.1)
-    claims: dict[str, Sequence[np.ndarray]] = {
+    claims: dict[str, Iterable[np.ndarray]] = {
       "1": (
-        word("baseline") / 2 - word("truth_100"),
-        0.75 * small - word("truth_100", 0.1),
+        word["baseline"] / 2 - word["truth_100"],
+        0.75 * early["baseline"] - early["truth_100"],
       ),
       "2": (gain["truth_100"] / 3 - gain["truth_30"],),
-      "3": (word("truth_hc") - word("hc"),),
+      "3": (word["truth_hc"] - word["hc"],),
       "4": (-gain["truth_t2"],),
       "5": (
         gain["much"],
-        word("longer") - word("much"),
+        word["longer"] - word["much"],
         gain["much"] - gain["truth_100"] / 2,
       ),
       "6": (-gain["half"],),
-      "8": tuple(
-        in_class["truth_100"] / 4 - in_class[x] for x in ("balanced", "model")
+      "8": (
+        in_class["truth_100"] / 4 - in_class["balanced"],
+        in_class["truth_100"] / 4 - in_class["model"],
       ),
     }
-    print()
-    for name, differences in claims.items():
-      verdicts = {judge(x) for x in differences}
-      verdict = "holds"
-      for worse in ("open", "refuted"):
-        verdict = worse if worse in verdicts else verdict
-      texts = ", ".join(map(format_interval, differences))
-      print(f"{name}: {verdict} ({texts} above 0)")
-    if 10 in self.dials:
-      at_100, at_10 = (
-        np.log(word("baseline", dial=x) / word("truth_100", dial=x))
-        for x in (100, 10)
-      )
-      factors = np.exp([at_100.mean(), at_10.mean()])
-      print(f"7: divided by {factors[0]:.2f} and {factors[1]:.2f}")
+    return [
+      (number, judge(differences), ", ".join(map(show, differences)))
+      for number, differences in claims.items()
+    ]
 
 
-def judge(difference: np.ndarray) -> str:
-  """Returns whether a difference is above 0 by its interval."""
-  mean, half_width = estimate_mean([*difference])
-  if mean - half_width > 0:
-    return "holds"
-  return "refuted" if mean + half_width < 0 else "open"
+def judge(differences: Iterable[np.ndarray]) -> str:
+  """Returns whether differences are above 0 by their intervals."""
+  verdicts = set()
+  for difference in differences:
+    mean, half_width = estimate_mean([*difference])
+    verdict = "refuted" if mean + half_width < 0 else "open"
+    verdicts.add("holds" if mean - half_width > 0 else verdict)
+  return next(x for x in ("refuted", "open", "holds") if x in verdicts)
 
 
-def format_interval(values: np.ndarray) -> str:
+def show(values: np.ndarray) -> str:
   """Formats a mean with the half width of its interval."""
   mean, half_width = estimate_mean([*values])
   return f"{mean:+.4f} ± {half_width:.4f}"
 
 
-def main(path: str = str(RESULTS)) -> None:
-  summary = Summary(read_results(Path(path)))
+def numbers() -> dict[str, str]:
+  """Returns the numbers of the documentation."""
+  summary = Summary(read_results())
+  factor = summary.get(100, "baseline") / summary.get(100, "truth_100")
+  gain = summary.get(100, "baseline") - summary.get(100, "truth_100")
+  shares = {
+    f"share_{x}": f"{100 * (other / gain).mean():.0f}"
+    for x in ("much", "balanced", "model")
+    for other in [summary.get(100, "baseline") - summary.get(100, x)]
+  }
+  by_word = {
+    f"word_{x}": f"{summary.get(100, x).mean():.4f}"
+    for x in ("baseline", "longer", "half", "half_teacher", "much_teacher")
+  }
+  return (
+    by_word
+    | shares
+    | {
+      "languages": str(len(summary.languages(100))),
+      "word": summary.make_table(100, "kl_word"),
+      "class": summary.make_table(100, "kl_class"),
+      "factor": f"{factor.min():.0f} to {factor.max():.0f}",
+      "judged": "; ".join(
+        f"{n} {verdict}" for n, verdict, _ in summary.judge()
+      ),
+    }
+  )
+
+
+def main() -> None:
+  summary = Summary(read_results())
   for dial in summary.dials:
-    for measure in MEASURES:
-      summary.print_table(dial, measure)
-  summary.judge()
+    count = len(summary.languages(dial))
+    print(f"\n{dial} % of the words have synonyms, {count} languages\n")
+    if count:
+      tables = (summary.make_table(dial, x) for x in MEASURES)
+      print("\n\n".join(tables))
+  print()
+  for number, verdict, figures in summary.judge():
+    print(f"{number}: {verdict} ({figures}, above 0)")
 
 
 if __name__ == "__main__":
-  main(*sys.argv[1:])
+  main()

@@ -77,7 +77,8 @@ def test_no_teacher_is_opened_without_a_correction(tmp_path):
 @pytest.mark.parametrize(
   ("options", "changed", "message"),
   [
-    ({"roles": ["discriminator"]}, {}, "lacks .*generator"),
+    ({"roles": ["discriminator"]}, {}, "teacher path=.* lacks .*generator"),
+    ({"roles": ["generator"]}, {}, "teacher path=.* holds only generator"),
     ({"tokenizer": OTHER}, {}, "teacher '.*different vocabularies.*data.vocab"),
     ({}, {"length": 1024, "model.max_positions": 1024}, "512 positions of the"),
     ({}, {"negatives.smoothing_by": "model"}, "smoothing_by=teacher"),

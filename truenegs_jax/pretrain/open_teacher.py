@@ -1,7 +1,8 @@
 """Opens the teacher that `negatives.sources` names: a model and its weights."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from truenegs_jax.data.tokenizer import Tokenizer, check_tokens
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.objectives.teacher import Params, Teacher
 from truenegs_jax.runtime import files
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms.run_table import TeacherOptions
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import find
@@ -69,10 +71,20 @@ def open_teacher(
   options: TeacherOptions, *, dtype: str, report: Report
 ) -> OpenTeacher:
   """Opens a teacher that computes in `dtype`; only headers are read."""
-  networks = find.Weights(options.path, report).networks
-  model, matched = match_own_model(networks)
+  with naming_errors(options.path):
+    networks = find.Weights(options.path, report).networks
+    model, matched = match_own_model(networks)
   model = encoder.replace_configs(model, dtype=dtype)
   return OpenTeacher(options, matched, model)
+
+
+@contextlib.contextmanager
+def naming_errors(path: str) -> Iterator[None]:
+  """Says in errors about weights that they are the teacher's."""
+  try:
+    yield
+  except InputError as e:
+    raise InputError(f"negatives.sources: teacher path={path}: {e}") from e
 
 
 def fingerprint(params: Params) -> str:

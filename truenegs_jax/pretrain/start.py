@@ -165,7 +165,8 @@ def read_teacher(run: Run, console: Console) -> dict[str, Any]:
   run.teacher.check_vocabulary(run.tokenizer)
   report = functools.partial(console.print, soft_wrap=True)
   matched = run.teacher.matched
-  params = load.load_params(matched, complete=True, report=report)
+  with open_teacher.naming_errors(run.teacher.options.path):
+    params = load.load_params(matched, complete=True, report=report)
   return run.teacher.select(params)
 
 
