@@ -59,7 +59,7 @@ def test_a_teacher_is_placed_as_its_step_is_planned(tmp_path, kind):
     run.train_step, run.abstract_state(), run.abstract_batch(), planned
   )
   assert {"mlm", "mlm_uncorrected", "corrected_of_slots"} <= terms.keys()
-  assert "to the FLOP of a step" in describe.describe_teacher(run)
+  assert "to the FLOP of a step" in describe.describe_teacher(run, run.teacher)
 
 
 def test_another_teacher_is_another_fingerprint():

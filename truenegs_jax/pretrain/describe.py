@@ -14,6 +14,7 @@ from truenegs_jax.configs.common import REQUIRED
 from truenegs_jax.data.sources import describe_sources
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking
+from truenegs_jax.pretrain.open_teacher import OpenTeacher
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.synonyms.run_table import resolve_auto
@@ -92,16 +93,14 @@ def role_flops(run: Run, model: pretrain.Model, role: str) -> float:
   return flops + slots * (2 * c.width * e + 2 * e * c.vocab_size)
 
 
-def describe_teacher(run: Run) -> str:
-  """Describes a teacher and what it costs; "none" without one."""
-  if run.teacher is None:
-    return "none"
-  model = run.teacher.model
+def describe_teacher(run: Run, teacher: OpenTeacher) -> str:
+  """Describes a teacher and what it costs."""
+  model = teacher.model
   share = role_flops(run, model, model.mlm_role) / row_flops(run)
   size = pretrain.count_parameters(run.abstract_aux()["teacher"])
   return (
-    f"'{run.teacher.options.path}', {size:,} parameters, adds {share:.0%} to"
-    " the FLOP of a step"
+    f"'{teacher.options.path}', {size:,} parameters, adds {share:.0%} to the"
+    " FLOP of a step"
   )
 
 
@@ -129,7 +128,7 @@ def report_lines(
   steps = f"{c.steps:,}"
   if c.minutes:
     steps = f"at most {steps}, as many as fit into {c.minutes:g} minutes,"
-  return {
+  lines = {
     "objective": describe_objective(c),
     "devices": sharding.describe_devices(c.mesh.preset, run.mesh),
     "parameters": describe_parameters(run.model, state.params),
@@ -142,8 +141,10 @@ def report_lines(
     f" warm-up steps, accumulation {o.accumulation}, {c.model.dtype}, remat"
     f" {c.model.remat}{muon}",
     "attention": run.attention_line,
-    "teacher": describe_teacher(run),
   }
+  if run.teacher:
+    lines["teacher"] = describe_teacher(run, run.teacher)
+  return lines
 
 
 def describe_parameters(model: pretrain.Model, params: dict) -> str:
