@@ -118,9 +118,10 @@ def judge(differences: Iterable[np.ndarray]) -> str:
 
 
 def show(values: np.ndarray) -> str:
-  """Formats a mean with the half width of its interval."""
+  """Formats a mean with the half width of its interval, if it has one."""
   mean, half_width = estimate_mean([*values])
-  return f"{mean:+.4f} ± {half_width:.4f}"
+  interval = f" ± {half_width:.4f}" if len(values) > 1 else ""
+  return f"{mean:+.4f}{interval}"
 
 
 def numbers() -> dict[str, str]:
