@@ -128,11 +128,14 @@ def numbers() -> dict[str, str]:
   """Returns the numbers of the documentation."""
   summary = Summary(read_results())
   factor = summary.get(100, "baseline") / summary.get(100, "truth_100")
-  gain = summary.get(100, "baseline") - summary.get(100, "truth_100")
+  arms = ("much", "balanced", "model", "truth_30", "truth_100")
+  gain = {
+    x: (summary.get(100, "baseline") - summary.get(100, x)).mean() for x in arms
+  }
   shares = {
-    f"share_{x}": f"{100 * (other / gain).mean():.0f}"
-    for x in ("much", "balanced", "model")
-    for other in [summary.get(100, "baseline") - summary.get(100, x)]
+    f"share_{x}_of_{truth}": f"{100 * gain[x] / gain[f'truth_{truth}']:.0f}"
+    for x in arms[:3]
+    for truth in ("30", "100")
   }
   by_word = {
     f"word_{x}": f"{summary.get(100, x).mean():.4f}"
