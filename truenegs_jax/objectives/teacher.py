@@ -19,7 +19,7 @@ Params = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-  """What a teacher says of the slots of a batch."""
+  """The judgement of a teacher on the slots of a batch."""
 
   logits_BxKxV: Array  # f32, divided by the temperature
   gold_BxK: Array
