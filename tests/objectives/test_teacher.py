@@ -95,9 +95,7 @@ def test_values_and_gradients_are_those_of_a_loop(recipe):
     terms = tiny.make_objective(MLM, options, train=False)(params, *inputs)
     return terms["mlm"]
 
-  (value, count), gradients = jax.value_and_grad(
-    lambda x: (compute(x)[0], compute(x)[1]), has_aux=True
-  )(params)
+  (value, count), gradients = jax.value_and_grad(compute, has_aux=True)(params)
   assert count == kept
   assert value == pytest.approx(total, rel=1e-5)
   [expected] = pull(jnp.float32(change_BxKxV))
