@@ -1,19 +1,20 @@
 """Trains networks with teachers on artificial languages, and measures them.
 
-  python studies/artificial/teach.py DIAL RESULTS LANGUAGE [LANGUAGE ...]
+  python studies/artificial/teach.py DIAL RESULTS LANGUAGE... [--shades]
 
 DIAL is the percentage of words with synonyms; languages are numbered from 0.
+`--shades` trains only further shares and temperatures of the true teacher.
 Appends a line of JSON for each network and moment to RESULTS. Each network is
 trained by the training step of the package, without checkpoints. The protocol
 is in studies/teacher.
 """
 
+import argparse
 import dataclasses
 import functools
 import json
 import pathlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -44,6 +45,13 @@ KEPT = ("kl_class", "kl_word", "probe_new_words", "accuracy_class")
 Params = dict[str, Any]
 SMOOTH = {"smoothing": 0.3, "smoothing_by": "balanced"}
 TAUGHT = {"smoothing": 1.0, "smoothing_by": "teacher"}
+SHADES = {  # share and temperature
+  "10": (0.1, 1),
+  "60": (0.6, 1),
+  "t05": (1, 0.5),
+  "t08": (1, 0.8),
+  "t125": (1, 1.25),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,14 +228,7 @@ def train_all(lines: Lines) -> Iterator[dict[str, Any]]:
   yield from run("hc", hard_correction=True)
   yield from run("balanced", **off | SMOOTH)
   yield from run("model", **off | SMOOTH | {"smoothing_by": "model"})
-  for name, share, temperature in (
-    ("30", 0.3, 1),
-    ("100", 1.0, 1),
-    ("t2", 1.0, 2),
-  ):
-    taught = off | TAUGHT | {"smoothing": share}
-    teacher = dataclasses.replace(truth, temperature=float(temperature))
-    yield from run(f"truth_{name}", teacher=teacher, params={}, **taught)
+  yield from train_shades(lines, {"30": (0.3, 1), "100": (1, 1), "t2": (1, 2)})
   yield from run("truth_hc", teacher=truth, params={}, hard_correction=True)
   other = 1_000 + lines.config.seed
   teacher, params, measured = lines.train(
@@ -244,6 +245,23 @@ def train_all(lines: Lines) -> Iterator[dict[str, Any]]:
   for name, share in (("much", 1.0), ("much_30", 0.3)):
     taught = off | TAUGHT | {"smoothing": share}
     yield from run(name, teacher=teacher, params=params, **taught)
+
+
+def train_shades(
+  lines: Lines, shades: Mapping[str, tuple[float, float]] = SHADES
+) -> Iterator[dict[str, Any]]:
+  """Trains with the truth as the teacher, by share and temperature."""
+  truth = Truth(lines.language, lines.tokenizer.mask)
+  for name, (share, temperature) in shades.items():
+    _, _, measured = lines.train(
+      f"truth_{name}",
+      teacher=dataclasses.replace(truth, temperature=float(temperature)),
+      params={},
+      hard_correction=False,
+      smoothing=float(share),
+      smoothing_by="teacher",
+    )
+    yield from measured
 
 
 def check_truth(truth: Truth, lines: Lines) -> None:
@@ -265,16 +283,24 @@ def _normalize(p: jax.Array) -> jax.Array:
   return p / p.sum(axis=-1, keepdims=True)
 
 
-def main(dial: str, results: str, *numbers: str) -> None:
-  for number in map(int, numbers):
-    folder = pathlib.Path(f"runs/teacher/dial-{dial}/language-{number}")
+def main() -> None:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  )
+  parser.add_argument("dial", type=int)
+  parser.add_argument("results")
+  parser.add_argument("languages", type=int, nargs="+")
+  parser.add_argument("--shades", action="store_true")
+  args = parser.parse_args()
+  for number in args.languages:
+    folder = pathlib.Path(f"runs/teacher/dial-{args.dial}/language-{number}")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lines = open_lines(folder.resolve(), dial=float(dial), number=number)
-    for line in train_all(lines):
-      with open(results, "a") as file:
-        head = {"dial": int(dial), "language": number}
+    lines = open_lines(folder.resolve(), dial=args.dial, number=number)
+    for line in train_shades(lines) if args.shades else train_all(lines):
+      with open(args.results, "a") as file:
+        head = {"dial": args.dial, "language": number}
         file.write(json.dumps(head | line) + "\n")
 
 
 if __name__ == "__main__":
-  main(*sys.argv[1:])
+  main()
