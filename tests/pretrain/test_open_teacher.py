@@ -59,7 +59,19 @@ def test_a_teacher_is_placed_as_its_step_is_planned(tmp_path, kind):
     run.train_step, run.abstract_state(), run.abstract_batch(), planned
   )
   assert {"mlm", "mlm_uncorrected", "corrected_of_slots"} <= terms.keys()
-  assert "to the FLOP of a step" in describe.describe_teacher(run, run.teacher)
+
+
+def test_what_a_teacher_costs_is_told(tmp_path):
+  run = make_run(write_export(tmp_path, TEACHERS["bert"]))
+  off = {"negatives.smoothing": 0.0, "negatives.hard_correction": False}
+  plain = plan.make_run(run.config.replace(off), TOKENIZER)
+  alone = describe.row_flops(plain)
+  added = describe.row_flops(run) / alone - 1
+  text = describe.describe_teacher(run, run.teacher)
+  assert f"adds {added:.0%} to the FLOP of a step" in text
+  console = Console(file=io.StringIO(), width=10_000)
+  describe.dry_run(run, console)
+  assert f"teacher: '{tmp_path}', here" in console.file.getvalue()
 
 
 def test_another_teacher_is_another_fingerprint():

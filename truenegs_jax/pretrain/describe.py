@@ -66,11 +66,14 @@ def row_flops(run: Run) -> float:
   Counts matrix products only: two operations for each multiplication and
   addition, and three passes (forward and twice backward). Recomputation to save
   memory is not counted. Attention covers the row, the output layer the K slots.
+  A teacher has a forward pass.
   """
   roles = run.model.roles
   options = run.options
   length = run.config.length
   passes = TRAINING_PASSES * sum(role_flops(run, run.model, x) for x in roles)
+  if run.teacher:
+    passes += role_flops(run, run.teacher.model, run.teacher.model.mlm_role)
   if options.sentence_weight:
     sentence = length * encoder_flops(run.model, next(iter(roles)), length)
     passes += sentence  # of the target, without a backward pass
@@ -96,7 +99,8 @@ def role_flops(run: Run, model: pretrain.Model, role: str) -> float:
 def describe_teacher(run: Run, teacher: OpenTeacher) -> str:
   """Describes a teacher and what it costs."""
   model = teacher.model
-  share = role_flops(run, model, model.mlm_role) / row_flops(run)
+  flops = role_flops(run, model, model.mlm_role)
+  share = flops / (row_flops(run) - flops)
   size = pretrain.count_parameters(run.abstract_aux()["teacher"])
   return (
     f"'{teacher.options.path}', {size:,} parameters, adds {share:.0%} to the"
@@ -159,9 +163,10 @@ def describe_parameters(model: pretrain.Model, params: dict) -> str:
 
 def describe_memory(state: step_lib.TrainState, aux: Arrays) -> str:
   """Describes the memory that one device uses between steps."""
+  name = "teacher" if "teacher" in aux else "synonyms"
   return (
     f"state {format_mib(sharding.bytes_per_device(state))},"
-    f" synonyms {format_mib(sharding.bytes_per_device(aux))}"
+    f" {name} {format_mib(sharding.bytes_per_device(aux))}"
   )
 
 
@@ -268,6 +273,8 @@ def _list_needs(run: Run) -> Iterator[str]:
     yield "weights: --config.init=FOLDER"
   elif init:
     yield f"weights: {find.describe(init)}"
+  if run.teacher:
+    yield f"teacher: '{run.teacher.options.path}', here"
   if request := run.table_request:
     try:
       request.check()
