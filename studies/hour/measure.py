@@ -57,6 +57,30 @@ def cut_windows(
 
 
 @torch.inference_mode()
+def predict_slots(
+  model: Model,
+  tokens_NxL: np.ndarray,
+  hidden_NxL: np.ndarray,
+  mask_id: int,
+) -> Iterator[tuple[slice, torch.Tensor]]:
+  """Yields the rows of a batch, and log-probabilities of their hidden slots.
+
+  The latter are f32 `[M, V]`, in the order of `hidden_NxL[rows].nonzero()`.
+  """
+  chosen = []  # of the positions whose logits are computed
+  head = model.get_output_embeddings()
+  hook = head.register_forward_pre_hook(lambda _, args: args[0][chosen[-1]])
+  size = max(1, BATCH_TOKENS // tokens_NxL.shape[1])
+  for start in range(0, len(tokens_NxL), size):
+    rows = slice(start, start + size)
+    tokens = torch.tensor(tokens_NxL[rows])
+    hidden = torch.tensor(hidden_NxL[rows])
+    chosen.append(hidden)
+    logits = model(torch.where(hidden, mask_id, tokens)).logits
+    yield rows, logits.log_softmax(-1)
+  hook.remove()
+
+
 def score_slots(
   model: Model,
   tokens_NxL: np.ndarray,
@@ -64,40 +88,38 @@ def score_slots(
   mask_id: int,
 ) -> np.ndarray:
   """Returns log-probabilities of hidden tokens, f64 `[N, L]`; others are 0."""
-  chosen = []  # of the positions whose logits are computed
-  head = model.get_output_embeddings()
-  hook = head.register_forward_pre_hook(lambda _, args: args[0][chosen[-1]])
   scores_NxL = np.zeros(tokens_NxL.shape)
-  size = max(1, BATCH_TOKENS // tokens_NxL.shape[1])
-  for start in range(0, len(tokens_NxL), size):
-    tokens = torch.tensor(tokens_NxL[start : start + size])
-    hidden = torch.tensor(hidden_NxL[start : start + size])
-    chosen.append(hidden)
-    logits = model(torch.where(hidden, mask_id, tokens)).logits
-    gold = tokens[hidden][:, None]
-    scores = logits.log_softmax(-1).gather(1, gold)[:, 0]
-    scores_NxL[start : start + size][hidden.numpy()] = scores.numpy()
-  hook.remove()
+  for rows, log_p_MxV in predict_slots(model, tokens_NxL, hidden_NxL, mask_id):
+    hidden = hidden_NxL[rows]
+    gold_M = tokens_NxL[rows][hidden]
+    scores_NxL[rows][hidden] = log_p_MxV.numpy()[np.arange(len(gold_M)), gold_M]
   return scores_NxL
 
 
-def measure_windows(
-  model: Model, tokenizer: Any, documents: Iterable[str], length: int
-) -> tuple[float, float]:
-  """Returns the loss of hidden tokens in windows, and twice its error."""
+def hide_windows(
+  tokenizer: Any, documents: Iterable[str], length: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns windows and which of their tokens are hidden, `[N, length]`."""
   tokens_NxL = cut_windows(tokenizer, documents, length)
   uniform_NxL = np.random.default_rng(1).random(tokens_NxL.shape)
-  hidden_NxL = (uniform_NxL < HIDDEN) & ~np.isin(
+  return tokens_NxL, (uniform_NxL < HIDDEN) & ~np.isin(
     tokens_NxL, tokenizer.all_special_ids
   )
-  scores_NxL = score_slots(
-    model, tokens_NxL, hidden_NxL, tokenizer.mask_token_id
+
+
+def mean_loss(scores_NxL: np.ndarray, counted_NxL: np.ndarray) -> list[float]:
+  """Returns the loss of the counted slots, and twice its error."""
+  return estimate_ratio(
+    -(scores_NxL * counted_NxL).sum(axis=1), counted_NxL.sum(axis=1)
   )
-  sums_N, counts_N = -scores_NxL.sum(axis=1), hidden_NxL.sum(axis=1)
-  loss = sums_N.sum() / counts_N.sum()
-  errors_N = (sums_N - loss * counts_N) / counts_N.mean()
+
+
+def estimate_ratio(sums_N: np.ndarray, counts_N: np.ndarray) -> list[float]:
+  """Returns a mean over what N groups count, and twice its standard error."""
+  mean = sums_N.sum() / counts_N.sum()
+  errors_N = (sums_N - mean * counts_N) / counts_N.mean()
   error = errors_N.std() / len(errors_N) ** 0.5
-  return float(loss), float(2 * error)
+  return [round(float(x), 4) for x in (mean, 2 * error)]
 
 
 def score_sentences(
@@ -164,12 +186,13 @@ def measure(
   folder: str,
 ) -> dict[str, Any]:
   """Returns the line of a model."""
-  losses = {
-    length: [
-      round(x, 4) for x in measure_windows(model, tokenizer, documents, length)
-    ]
-    for length in LENGTHS
-  }
+  losses = {}
+  for length in LENGTHS:
+    tokens_NxL, hidden_NxL = hide_windows(tokenizer, documents, length)
+    scores_NxL = score_slots(
+      model, tokens_NxL, hidden_NxL, tokenizer.mask_token_id
+    )
+    losses[length] = mean_loss(scores_NxL, hidden_NxL)
   line = {"model": folder, "windows": losses}
   if pairs:
     blimp = [round(x, 2) for x in measure_pairs(model, tokenizer, pairs)]
