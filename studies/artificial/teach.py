@@ -31,7 +31,7 @@ from truenegs_jax.data import batches
 from truenegs_jax.data import rows as rows_lib
 from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.objectives.slot_predictions import Options
-from truenegs_jax.objectives.teacher import Teacher
+from truenegs_jax.objectives.teacher import Outputs, Teacher
 from truenegs_jax.pretrain import plan, start
 from truenegs_jax.pretrain.open_teacher import OpenTeacher
 from truenegs_jax.synonyms.run_table import TeacherOptions
@@ -68,10 +68,11 @@ class Truth:
     del mesh
     return Teacher(self.predict, TOP, self.temperature, self.ratio)
 
-  def predict(self, params: Params, inputs: Any, slots_BxK: Any) -> jax.Array:
-    """Returns the exact log-probabilities of the tokens of slots.
+  def predict(self, params: Params, inputs: Any, slots_BxK: Any) -> Outputs:
+    """Returns the exact log-probabilities of the tokens of slots as vectors.
 
-    As `measures.class_posterior`; a slot that shows its word has no other.
+    As `measures.class_posterior`; a slot that shows its word has no other. The
+    output layer changes nothing.
     """
     del params
     lang = self.language
@@ -106,7 +107,9 @@ class Truth:
       jax.nn.one_hot(tokens_BxL, log_p_BxLxT.shape[-1]) + 1e-30
     )
     log_p_BxLxT = jnp.where(is_word_BxL[..., None], shown_BxLxT, log_p_BxLxT)
-    return jnp.take_along_axis(log_p_BxLxT, slots_BxK[..., None], axis=1)
+    log_p_BxKxT = jnp.take_along_axis(log_p_BxLxT, slots_BxK[..., None], axis=1)
+    size = log_p_BxKxT.shape[-1]
+    return log_p_BxKxT, jnp.eye(size), jnp.zeros(size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,7 +274,7 @@ def check_truth(truth: Truth, lines: Lines) -> None:
   tokens_RxL = np.where(visible_RxL, words_RxL + FIRST_WORD, truth.mask_id)
   tokens_RxL = np.pad(tokens_RxL, ((0, 0), (1, 1)))
   slots_RxL = np.tile(1 + np.arange(words_RxL.shape[1]), (len(words_RxL), 1))
-  ours = truth.predict({}, {"tokens": jnp.asarray(tokens_RxL)}, slots_RxL)
+  ours, *_ = truth.predict({}, {"tokens": jnp.asarray(tokens_RxL)}, slots_RxL)
   exact_RxLxC = measures.class_posterior(truth.language, words_RxL, visible_RxL)
   exact_MxV = measures.word_log_probs(truth.language, exact_RxLxC[~visible_RxL])
   np.testing.assert_allclose(

@@ -20,15 +20,16 @@ LABEL = 0.25
 
 
 def predict(params, inputs, positions_BxK):
-  return MLM.bind({"params": params}).generate_logits(
-    inputs, positions_BxK, None
-  )
+  bound = MLM.bind({"params": params})
+  vectors_BxKxE = bound.generate_vectors(inputs, positions_BxK, None)
+  return vectors_BxKxE, *bound.output_layer()
 
 
-def make_case(model, *, teacher=None, **recipe):
+def make_case(model, *, teacher=None, chunk=0, **recipe):
   """Returns options, parameters, inputs and the slots that they predict."""
   teacher = Teacher(predict, **teacher or {})
-  options = tiny.make_options(soft_weight=0.0, teacher=teacher, **recipe)
+  recipe = {"soft_weight": 0.0, "vocabulary_chunk": chunk} | recipe
+  options = tiny.make_options(teacher=teacher, **recipe)
   params = tiny.random_params(model)
   # The teacher knows other words, and some of the gold ones.
   own = jax.tree.map(lambda x: 2 * x[::-1], tiny.random_params(MLM))
@@ -39,13 +40,13 @@ def make_case(model, *, teacher=None, **recipe):
   predictions = mask_and_predict(bound, *inputs, options, train=False)
   masked = batch | {"tokens": predictions.masked_BxL}
   positions_BxK = predictions.slots.positions_BxK
-  taught_BxKxV = np.float64(predict(own, masked, positions_BxK))
+  taught_BxKxV = np.float64(read_logits(MLM, masked, positions_BxK, own))
   read = functools.partial(read_logits, model, masked, positions_BxK)
   return options, params, inputs, predictions, taught_BxKxV, read
 
 
 def read_logits(model, inputs, positions_BxK, params):
-  """Returns the student's logits; can be differentiated."""
+  """Returns a model's logits; can be differentiated."""
   bound = model.bind({"params": params})
   return bound.generate_logits(inputs, positions_BxK, None)
 
@@ -57,7 +58,7 @@ def softmax(x):
 @pytest.mark.parametrize(
   "recipe",
   [
-    {"smoothing": 0.4, "teacher": {"top": 20, "temperature": 2.0}},
+    {"smoothing": 0.4, "teacher": {"top": 20, "temperature": 2.0}, "chunk": 9},
     {"smoothing": 0.0, "teacher": {"ratio": 0.1}},
     {"smoothing": 1.0, "hard_correction": False, "teacher": {"top": 999}},
   ],
@@ -149,8 +150,8 @@ def test_the_mean_target_is_the_truth_of_a_right_teacher(wrong, top):
   p_V = np.exp(log_p_V)
   taught_V = log_p_V + wrong * rng.normal(size=size)
   gold_1xV = jnp.arange(size)[None]
-  logits_1xVxV = jnp.float32(np.tile(taught_V, (1, size, 1)))
-  judged = Teacher(lambda *_: logits_1xVxV, top=top).judge(
+  outputs = jnp.zeros((1, size, 1)), jnp.zeros((size, 1)), jnp.float32(taught_V)
+  judged = Teacher(lambda *_: outputs, top=top).judge(
     {}, {}, gold_1xV, gold_1xV
   )
   mean_V = np.zeros(size)

@@ -83,6 +83,33 @@ def compute(
   )
 
 
+def list_top(
+  vectors_BxKxE: Array,
+  word_VxE: Array,
+  bias_V: Array,
+  top: int,
+  *,
+  chunk: int = 0,
+) -> tuple[Array, Array]:
+  """Returns the greatest logits of each slot and their tokens, `[B, K, top]`.
+
+  They fall; arguments are those of `compute`.
+  """
+  num_rows, num_slots, _ = vectors_BxKxE.shape
+  num_chunks = count_chunks(num_rows, num_slots, chunk)
+  padding = (0, 0), (0, -num_slots % num_chunks), (0, 0)
+  x_MxE = jax.lax.collapse(jnp.pad(vectors_BxKxE, padding), 0, 2)
+  word_VxE = word_VxE.astype(x_MxE.dtype)
+  chunks = jax.lax.map(
+    lambda x_MxE: jax.lax.top_k(_logits(x_MxE, word_VxE, bias_V), top),
+    _split_chunks(x_MxE, num_chunks),
+  )
+  logits_BxKxS, token_BxKxS = (
+    x.reshape(num_rows, -1, top)[:, :num_slots] for x in _join_chunks(chunks)
+  )
+  return logits_BxKxS, token_BxKxS
+
+
 def count_chunks(num_rows: int, num_slots: int, chunk: int) -> int:
   """Returns the number of chunks in which `compute` splits the K slots."""
   return -(-num_slots // max(chunk // num_rows, 1)) if chunk > 0 else 1

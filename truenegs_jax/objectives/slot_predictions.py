@@ -90,7 +90,10 @@ def mask_and_predict(
   judgement = None
   if options.teacher:
     judgement = options.teacher.judge(
-      aux["teacher"], *inputs[:2], slots.gold_BxK
+      aux["teacher"],
+      *inputs[:2],
+      slots.gold_BxK,
+      chunk=options.vocabulary_chunk,
     )
   listed_BxKxS = jnp.zeros((*slots.gold_BxK.shape, 0), jnp.int32)
   if options.smoothing and judgement:

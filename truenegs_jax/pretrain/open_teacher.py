@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from truenegs_jax.data.tokenizer import Tokenizer, check_tokens
 from truenegs_jax.models import encoder, pretrain
-from truenegs_jax.objectives.teacher import Params, Teacher
+from truenegs_jax.objectives.teacher import Outputs, Params, Teacher
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms.run_table import TeacherOptions
@@ -40,11 +40,12 @@ class OpenTeacher:
 
     def predict(
       params: Params, inputs: Mapping[str, jax.Array], slots_BxK: jax.Array
-    ) -> jax.Array:
+    ) -> Outputs:
       bound = self.model.bind({"params": params})
       last_type = self.config.type_vocab_size - 1
       inputs = {**inputs, "types": jnp.minimum(inputs["types"], last_type)}
-      return bound.generate_logits(inputs, slots_BxK, None)
+      vectors_BxKxE = bound.generate_vectors(inputs, slots_BxK, None)
+      return vectors_BxKxE, *bound.output_layer()
 
     o = self.options
     gathered = sharding.gather_params(predict, mesh, spec)
