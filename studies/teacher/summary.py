@@ -7,7 +7,7 @@ Differences from `baseline` are paired by language, with the half width of their
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,23 +33,27 @@ def read_results() -> Values:
 
 
 class Summary:
-  """Means and paired differences, over the languages of which all is known."""
+  """Means and differences, paired by language."""
 
   def __init__(self, values: Values):
     self.values = values
     self.dials = sorted({dial for dial, *_ in values}, reverse=True)
 
-  def languages(self, dial: int) -> list[int]:
-    """Returns the languages in which all arms have ended."""
-    keys = [x for x in self.values if x[0] == dial]
-    return sorted(set.intersection(*(set(self.values[x]) for x in keys)))
+  def list_arms(self, dial: int) -> list[str]:
+    """Returns the arms, in the order in which they ended."""
+    return list(dict.fromkeys(arm for d, arm, *_ in self.values if d == dial))
 
   def get(
-    self, dial: int, arm: str, measure: str = "kl_word", moment: float = 1.0
+    self,
+    dial: int,
+    *arms: str,
+    measure: str = "kl_word",
+    moment: float = 1.0,
   ) -> np.ndarray:
-    """Returns the values of an arm, f64 `[languages]`."""
-    by_language = self.values[dial, arm, moment, measure]
-    return np.array([by_language[x] for x in self.languages(dial)])
+    """Returns the values of arms, f64 `[arms, languages that all have]`."""
+    found = [self.values[dial, arm, moment, measure] for arm in arms]
+    languages = sorted(set.intersection(*map(set, found)))
+    return np.array([[x[language] for language in languages] for x in found])
 
   def make_table(self, dial: int, measure: str) -> str:
     """Returns a Markdown table with a row for each arm."""
@@ -57,54 +61,77 @@ class Summary:
       f"| `{measure}` | " + " | ".join(MOMENTS.values()) + " |",
       "| --- " * (1 + len(MOMENTS)) + "|",
     ]
-    for arm in dict.fromkeys(arm for d, arm, *_ in self.values if d == dial):
+    for arm in self.list_arms(dial):
       cells = []
       for moment in MOMENTS:
-        values = self.get(dial, arm, measure, moment)
-        base = self.get(dial, "baseline", measure, moment)
+        base, values = self.get(
+          dial, "baseline", arm, measure=measure, moment=moment
+        )
         is_base = arm == "baseline"
         cells.append(f"{values.mean():.4f}" if is_base else show(values - base))
       lines.append(f"| `{arm}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
+  def factors(self, dial: int) -> dict[int, float]:
+    """Returns by how much the truth divides `kl_word`, by language."""
+    base, truth = (
+      self.values[dial, arm, 1.0, "kl_word"]
+      for arm in ("baseline", "truth_100")
+    )
+    return {x: base[x] / truth[x] for x in base.keys() & truth.keys()}
+
   def judge(self) -> list[tuple[str, str, str]]:
     """Returns number, verdict and figures of each prediction.
 
-    What it says is that one or several differences are above 0.
+    Each claims that one or several values are above 0.
     """
-    word = {arm: self.get(100, arm) for d, arm, *_ in self.values if d == 100}
-    gain = {arm: word["baseline"] - x for arm, x in word.items()}
-    early = {
-      arm: self.get(100, arm, moment=0.1) for arm in ("baseline", "truth_100")
-    }
-    base_class = self.get(100, "baseline", "kl_class")
-    in_class = {
-      arm: base_class - self.get(100, arm, "kl_class")
-      for arm in ("balanced", "model", "truth_100")
-    }
-    claims: dict[str, Iterable[np.ndarray]] = {
-      "1": (
-        word["baseline"] / 2 - word["truth_100"],
-        0.75 * early["baseline"] - early["truth_100"],
-      ),
-      "2": (gain["truth_100"] / 3 - gain["truth_30"],),
-      "3": (word["truth_hc"] - word["hc"],),
-      "4": (-gain["truth_t2"],),
-      "5": (
-        gain["much"],
-        word["longer"] - word["much"],
-        gain["much"] - gain["truth_100"] / 2,
-      ),
-      "6": (-gain["half"],),
-      "8": (
-        in_class["truth_100"] / 4 - in_class["balanced"],
-        in_class["truth_100"] / 4 - in_class["model"],
-      ),
-    }
     return [
-      (number, judge(differences), ", ".join(map(show, differences)))
-      for number, differences in claims.items()
+      (number, judge(values), ", ".join(map(show, values)))
+      for number, values in self.list_claims().items()
     ]
+
+  def list_claims(self) -> dict[str, Sequence[np.ndarray]]:
+    """Returns the values that are above 0 if a prediction holds."""
+    arms = self.list_arms(100)
+    word = {arm: self.get(100, "baseline", arm) for arm in arms}
+    gain = {arm: base - values for arm, (base, values) in word.items()}
+    early, early_truth = self.get(100, "baseline", "truth_100", moment=0.1)
+    base, truth = word["truth_100"]
+    hc, truth_hc = self.get(100, "hc", "truth_hc")
+    longer, much = self.get(100, "longer", "much")
+    ceiling, *in_class = (
+      np.subtract(*self.get(100, "baseline", arm, measure="kl_class"))
+      for arm in ("truth_100", "balanced", "model")
+    )
+    factors, factors_10 = self.factors(100), self.factors(10)
+    languages = sorted(factors.keys() & factors_10.keys())
+    more = np.log([factors[x] / factors_10[x] for x in languages])
+    claims: dict[str, Sequence[np.ndarray]] = {
+      "1": (base / 2 - truth, 0.75 * early - early_truth),
+      "2": (gain["truth_100"] / 3 - gain["truth_30"],),
+      "3": (truth_hc - hc,),
+      "4": (-gain["truth_t2"],),
+      "5": (gain["much"], longer - much, gain["much"] - gain["truth_100"] / 2),
+      "6": (-gain["half"],),
+      "7": (np.log(1.5) - more, np.log(1.5) + more),
+      "8": tuple(ceiling / 4 - x for x in in_class),
+    }
+    if "truth_10" in arms:
+      shades = {
+        arm: np.subtract(*self.get(100, "baseline", arm, "truth_10")[:2])
+        for arm in ("truth_100", "truth_10", "truth_60")
+      }
+      ceiling = shades["truth_100"]
+      claims["15"] = (
+        shades["truth_10"] - 0.15 * ceiling,
+        shades["truth_60"] - 0.7 * ceiling,
+      )
+      claims["16"] = (
+        -gain["truth_t05"],
+        ceiling / 2 - gain["truth_t08"],
+        ceiling / 2 - gain["truth_t125"],
+      )
+    return claims
 
 
 def judge(differences: Iterable[np.ndarray]) -> str:
@@ -117,53 +144,50 @@ def judge(differences: Iterable[np.ndarray]) -> str:
   return next(x for x in ("refuted", "open", "holds") if x in verdicts)
 
 
-def show(values: np.ndarray) -> str:
+def show(values: np.ndarray, *, digits: int = 4) -> str:
   """Formats a mean with the half width of its interval, if it has one."""
   mean, half_width = estimate_mean([*values])
-  interval = f" ± {half_width:.4f}" if len(values) > 1 else ""
-  return f"{mean:+.4f}{interval}"
+  interval = f" ± {half_width:.{digits}f}" if len(values) > 1 else ""
+  return f"{mean:+.{digits}f}{interval}"
 
 
 def numbers() -> dict[str, str]:
   """Returns the numbers of the documentation."""
   summary = Summary(read_results())
-  factor = summary.get(100, "baseline") / summary.get(100, "truth_100")
-  arms = ("much", "balanced", "model", "truth_30", "truth_100")
-  gain = {
-    x: (summary.get(100, "baseline") - summary.get(100, x)).mean() for x in arms
-  }
-  shares = {
-    f"share_{x}_of_{truth}": f"{100 * gain[x] / gain[f'truth_{truth}']:.0f}"
-    for x in arms[:3]
-    for truth in ("30", "100")
-  }
+  arms = ("much", "balanced", "model")
+  shares = {}
+  for truth in ("30", "100"):
+    for arm in arms:
+      base, values, best = summary.get(100, "baseline", arm, f"truth_{truth}")
+      share = (base - values).mean() / (base - best).mean()
+      shares[f"share_{arm}_of_{truth}"] = f"{100 * share:.0f}"
   by_word = {
     f"word_{x}": f"{summary.get(100, x).mean():.4f}"
     for x in ("baseline", "longer", "half", "half_teacher", "much_teacher")
   }
-  return (
-    by_word
-    | shares
-    | {
-      "languages": str(len(summary.languages(100))),
-      "word": summary.make_table(100, "kl_word"),
-      "class": summary.make_table(100, "kl_class"),
-      "factor": f"{factor.min():.0f} to {factor.max():.0f}",
-      "judged": "; ".join(
-        f"{n} {verdict}" for n, verdict, _ in summary.judge()
-      ),
-    }
-  )
+  factors = {dial: summary.factors(dial) for dial in summary.dials}
+  texts = {}
+  for dial, by_language in factors.items():
+    low, high = min(by_language.values()), max(by_language.values())
+    texts[f"factor_{dial}"] = f"{low:.0f} to {high:.0f}"
+    texts[f"languages_{dial}"] = str(len(by_language))
+  verdicts = [f"{n} {verdict}" for n, verdict, _ in summary.judge()]
+  return {
+    **by_word,
+    **shares,
+    **texts,
+    "word": summary.make_table(100, "kl_word"),
+    "class": summary.make_table(100, "kl_class"),
+    "judged": "; ".join(verdicts),
+  }
 
 
 def main() -> None:
   summary = Summary(read_results())
   for dial in summary.dials:
-    count = len(summary.languages(dial))
-    print(f"\n{dial} % of the words have synonyms, {count} languages\n")
-    if count:
-      tables = (summary.make_table(dial, x) for x in MEASURES)
-      print("\n\n".join(tables))
+    print(f"\n{dial} % of the words have synonyms\n")
+    tables = (summary.make_table(dial, x) for x in MEASURES)
+    print("\n\n".join(tables))
   print()
   for number, verdict, figures in summary.judge():
     print(f"{number}: {verdict} ({figures}, above 0)")
