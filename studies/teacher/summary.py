@@ -154,10 +154,10 @@ def show(values: np.ndarray, *, digits: int = 4) -> str:
 def numbers() -> dict[str, str]:
   """Returns the numbers of the documentation."""
   summary = Summary(read_results())
-  arms = ("much", "balanced", "model")
+  arms = ("much", "balanced", "model", "truth_10", "truth_60")
   shares = {}
   for truth in ("30", "100"):
-    for arm in arms:
+    for arm in set(arms) & set(summary.list_arms(100)):
       base, values, best = summary.get(100, "baseline", arm, f"truth_{truth}")
       share = (base - values).mean() / (base - best).mean()
       shares[f"share_{arm}_of_{truth}"] = f"{100 * share:.0f}"
