@@ -17,6 +17,7 @@ sys.path[:0] = [
 ]
 import config_reference  # noqa: E402
 import demo_figures  # noqa: E402
+import real_text  # noqa: E402
 import search_terms  # noqa: E402
 import summarize  # noqa: E402
 import summary  # noqa: E402
@@ -41,7 +42,7 @@ myst_enable_extensions = [
 # {{ d100.end.hc.kl_class }}, {{ demo.mlm }}
 myst_substitutions = summarize.numbers() | {
   "demo": demo_figures.numbers(),
-  "teacher": summary.numbers(),
+  "teacher": summary.numbers() | real_text.numbers(),
 }
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # tests run the code of the pages
