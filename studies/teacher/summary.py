@@ -80,6 +80,12 @@ class Summary:
     )
     return {x: base[x] / truth[x] for x in base.keys() & truth.keys()}
 
+  def compare_dials(self) -> np.ndarray:
+    """Returns by how much more at the dial 100 than at 10, `[languages]`."""
+    factors, factors_10 = self.factors(100), self.factors(10)
+    languages = sorted(factors.keys() & factors_10.keys())
+    return np.array([factors[x] / factors_10[x] for x in languages])
+
   def judge(self) -> list[tuple[str, str, str]]:
     """Returns number, verdict and figures of each prediction.
 
@@ -103,9 +109,7 @@ class Summary:
       np.subtract(*self.get(100, "baseline", arm, measure="kl_class"))
       for arm in ("truth_100", "balanced", "model")
     )
-    factors, factors_10 = self.factors(100), self.factors(10)
-    languages = sorted(factors.keys() & factors_10.keys())
-    more = np.log([factors[x] / factors_10[x] for x in languages])
+    more = np.log(self.compare_dials())
     claims: dict[str, Sequence[np.ndarray]] = {
       "1": (base / 2 - truth, 0.75 * early - early_truth),
       "2": (gain["truth_100"] / 3 - gain["truth_30"],),
@@ -165,9 +169,9 @@ def numbers() -> dict[str, str]:
     f"word_{x}": f"{summary.get(100, x).mean():.4f}"
     for x in ("baseline", "longer", "half", "half_teacher", "much_teacher")
   }
-  factors = {dial: summary.factors(dial) for dial in summary.dials}
   texts = {}
-  for dial, by_language in factors.items():
+  for dial in summary.dials:
+    by_language = summary.factors(dial)
     low, high = min(by_language.values()), max(by_language.values())
     texts[f"factor_{dial}"] = f"{low:.0f} to {high:.0f}"
     texts[f"languages_{dial}"] = str(len(by_language))
@@ -176,6 +180,7 @@ def numbers() -> dict[str, str]:
     **by_word,
     **shares,
     **texts,
+    "dials": f"{np.exp(np.log(summary.compare_dials()).mean()):.1f}",
     "word": summary.make_table(100, "kl_word"),
     "class": summary.make_table(100, "kl_class"),
     "judged": "; ".join(verdicts),
