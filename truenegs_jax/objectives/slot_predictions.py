@@ -87,13 +87,11 @@ def mask_and_predict(
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
   keys_B = purpose_keys(rng.SAMPLE)
+  chunk = options.vocabulary_chunk
   judgement = None
   if options.teacher:
     judgement = options.teacher.judge(
-      aux["teacher"],
-      *inputs[:2],
-      slots.gold_BxK,
-      chunk=options.vocabulary_chunk,
+      aux["teacher"], *inputs[:2], slots.gold_BxK, chunk=chunk
     )
   listed_BxKxS = jnp.zeros((*slots.gold_BxK.shape, 0), jnp.int32)
   if options.smoothing and judgement:
@@ -109,7 +107,7 @@ def mask_and_predict(
     slots.gold_BxK,
     keys_B,
     listed_BxKxS=listed_BxKxS,
-    chunk=options.vocabulary_chunk,
+    chunk=chunk,
   )
   is_sampled = options.prediction == "sample"
   return SlotPredictions(
