@@ -85,7 +85,6 @@ def test_the_number_of_slots_is_the_released_one():
   for length, slots in ((128, 19), (512, 79), (64, 9), (4, 1)):
     assert masking.num_slots(length, 0.15) == slots
   assert masking.num_slots(512, 0.25) == 130
-  assert masking.num_slots(128, 0.4, 0.15) == masking.num_slots(128, 0.15, 0.4)
 
 
 def test_the_slots_in_use_are_a_rounded_share_of_the_real_tokens():
@@ -211,22 +210,6 @@ def test_draws_without_replacement_are_uniform_and_independent():
     assert abs(z_score((a & b).sum(), a.size, chance)) < MAX_Z
 
 
-def test_the_share_of_a_step_decides_how_many_slots_are_used():
-  options = dataclasses.replace(tiny.MASKING, mask_prob=0.4, final_prob=0.2)
-  rows = full_rows(rows=8)
-  drawn = {}
-  for share in (0.4, 0.3, 0.2):
-    slots, _ = hide_on_host(
-      *rows, options, aux={"mask_prob": np.float32(share)}
-    )
-    assert slots.weight_BxK.shape == (8, masking.num_slots(LENGTH, 0.4))
-    assert (slots.weight_BxK.sum(axis=1) == round(share * LENGTH)).all()
-    drawn[share] = count_slots(slots)
-  assert (drawn[0.2] <= drawn[0.3]).all() and (drawn[0.3] <= drawn[0.4]).all()
-  slots, _ = hide_on_host(*rows, options)  # as in evaluation
-  np.testing.assert_array_equal(count_slots(slots), drawn[0.2])
-
-
 WORD = dataclasses.replace(tiny.MASKING, unit="word")
 FIRST, NEXT = 20, 50  # ids of first pieces, and of others from NEXT on
 TOKENS = {  # of [PAD], [UNK], [CLS], [SEP] and [MASK], first and other pieces
@@ -318,12 +301,10 @@ def test_without_pieces_words_are_tokens():
 
 @pytest.mark.parametrize("unit", ["token", "word"])
 def test_slots_do_not_depend_on_devices_or_other_rows(unit):
-  options = dataclasses.replace(
-    tiny.MASKING, style="80_10_10", unit=unit, final_prob=0.3
-  )
+  options = dataclasses.replace(tiny.MASKING, style="80_10_10", unit=unit)
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   batch = tiny.make_batch(0, rows=64, length=128)
-  aux = {"edges_V": make_edges("wordpiece"), "mask_prob": np.float32(0.2)}
+  aux = {"edges_V": make_edges("wordpiece")}
 
   def draw(tokens, documents, row_B):
     keys_B = rng.row_keys(jax.random.key(0), 3, row_B)

@@ -5,7 +5,6 @@ import io
 import types
 
 import jax
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -97,18 +96,17 @@ def test_the_objective_gets_arrays_only_for_keys_that_need_them():
   c = get_config("bert_base", "baseline")
   c.negatives.strict_subword = False
   assert make_run(c).abstract_aux() == {}
-  c.masking.update({"prob": 0.4, "final_prob": 0.15, "unit": "word"})
+  c.masking.update({"prob": 0.4, "unit": "word"})
   run = make_run(c)
   aux = start.make_aux(run, None)
-  assert aux.keys() == {"edges_V", "mask_prob"}
-  assert aux["mask_prob"] == np.float32(0.15)
+  assert aux.keys() == {"edges_V"}
   described = jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), aux)
   assert described == {
     name: (x.shape, x.dtype, x.sharding)
     for name, x in run.abstract_aux().items()
   }
   text = describe.describe_objective(run.config)
-  assert "40% to 15% masked (80_10_10, whole words)" in text
+  assert "40% masked (80_10_10, whole words)" in text
 
 
 def test_dry_run_writes_nothing(tmp_path, monkeypatch):

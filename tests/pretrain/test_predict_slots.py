@@ -19,9 +19,7 @@ WORDS = [f"w{i}" for i in range(5, tiny.V)]
 TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
 LENGTH = 32
 MODEL = tiny.make_model()
-MASKING = dataclasses.replace(
-  tiny.MASKING, style="80_10_10", mask_prob=0.5, final_prob=0.25
-)
+MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
 
 
 def make_predict(seed):

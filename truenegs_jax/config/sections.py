@@ -128,12 +128,6 @@ class Masking(Section):
     low=TINY,
     high=0.9,
   )
-  final_prob: float = key(
-    0.0,
-    "Share at the end of the run, which `prob` approaches linearly; 0 keeps"
-    " `prob`. Evaluation uses the share at the end.",
-    high=0.9,
-  )
   style: str = choice(
     ("electra_85_15", "80_10_10", "100_0_0"),
     "Percentages of [MASK], unchanged and random tokens in the slots:"

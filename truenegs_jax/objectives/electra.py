@@ -85,8 +85,8 @@ def electra_terms(
     params: of `model`, an unbound module with the methods of `ElectraPair`.
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
-    aux: the synonym table or the parameters of a teacher, and `edges_V` and
-      `mask_prob` where needed.
+    aux: the synonym table or the parameters of a teacher, and `edges_V`
+      where needed.
     model: the networks.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.

@@ -52,7 +52,6 @@ class MaskingOptions:
   vocab_size: int  # V; random tokens are any of these ids, as in BERT
   mask_prob: float = 0.15  # share of a row's real tokens that become slots
   style: str = "electra_85_15"  # a name in STYLES
-  final_prob: float = 0.0  # share at the end of a run; 0 for `mask_prob`
   unit: str = "token"  # or "word"
 
   @classmethod
@@ -65,11 +64,6 @@ class MaskingOptions:
       **recipe,
     )
 
-  @property
-  def last_prob(self) -> float:
-    """The share at the end of a run, which evaluation uses."""
-    return self.final_prob or self.mask_prob
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +75,9 @@ class Slots:
   weight_BxK: Array  # f32, 1 for a slot in use
 
 
-def num_slots(length: int, *mask_probs: float) -> int:
-  """Returns K of the largest share; at 15 %, 19 for rows of 128 tokens."""
-  return max(1, int((max(mask_probs) + 0.005) * length))
+def num_slots(length: int, mask_prob: float) -> int:
+  """Returns K; at 15 %, 19 for rows of 128 tokens."""
+  return max(1, int((mask_prob + 0.005) * length))
 
 
 def hide_slots(
@@ -105,8 +99,7 @@ def hide_slots(
   ((1, 1), True)
 
   `documents_BxL` is 0 for padding, `keys_B` is of `rng.row_keys`. `aux` has
-  `edges_V` of `word_edges` for the unit "word", and may have `mask_prob`, the
-  share of this step, f32 []; by default it is `options.last_prob`.
+  `edges_V` of `word_edges` for the unit "word".
   """
   slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options, aux or {})
   return slots, apply_mask(tokens_BxL, slots, keys_B, options)
@@ -126,13 +119,12 @@ def choose_slots(
   (halves to even), at least 1 and at most K, but not more than candidates, and
   with the unit "word" as many as whole words fill.
   """
-  mask_prob = aux.get("mask_prob", options.last_prob)
   real_BxL = documents_BxL != 0
   never = jnp.array(options.never_masked, tokens_BxL.dtype)
   candidate_BxL = real_BxL & ~jnp.isin(tokens_BxL, never)
   length = tokens_BxL.shape[1]
-  k = num_slots(length, options.mask_prob, options.final_prob)
-  num_used_B = jnp.round(mask_prob * real_BxL.sum(axis=1))
+  k = num_slots(length, options.mask_prob)
+  num_used_B = jnp.round(options.mask_prob * real_BxL.sum(axis=1))
   num_used_B = jnp.clip(num_used_B, 1, k)
   if options.unit == "word":
     joined_BxJ = join_pieces(tokens_BxL, documents_BxL, aux["edges_V"])

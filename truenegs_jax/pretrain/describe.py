@@ -53,11 +53,8 @@ def describe_objective(config: PretrainConfig) -> str:
   terms = [part for part, is_used in parts.items() if is_used]
   recipe = " + ".join([name, *terms]) if terms else f"plain {name}"
   m = config.masking
-  share = f"{m.prob:.0%}"
-  if m.final_prob:
-    share += f" to {m.final_prob:.0%}"
   words = ", whole words" if m.unit == "word" else ""
-  return f"{recipe}; {share} masked ({m.style}{words})"
+  return f"{recipe}; {m.prob:.0%} masked ({m.style}{words})"
 
 
 def row_flops(run: Run) -> float:
@@ -91,7 +88,7 @@ def role_flops(run: Run, model: pretrain.Model, role: str) -> float:
   if role == "discriminator":
     return flops + length * (2 * c.width**2 + 2 * c.width)
   m = run.options.masking
-  slots = masking.num_slots(length, m.mask_prob, m.final_prob)
+  slots = masking.num_slots(length, m.mask_prob)
   e = c.embedding_size
   return flops + slots * (2 * c.width * e + 2 * e * c.vocab_size)
 

@@ -149,12 +149,6 @@ class Run:
       decay_steps=o.decay_steps,
     )
 
-  def mask_prob(self, step: int) -> np.ndarray:
-    """Returns the share of hidden tokens after `step` steps, f32 []."""
-    m = self.options.masking
-    change = (m.last_prob - m.mask_prob) * step / self.config.steps
-    return np.array(m.mask_prob + change, np.float32)
-
   @property
   def tx(self) -> optax.GradientTransformation:
     """The optimizer."""
@@ -249,8 +243,6 @@ class Run:
           aux["rates_VxS"] = like((vocab_size, width), jnp.float32)
     if self.edges_V is not None:
       aux["edges_V"] = like((vocab_size,), jnp.uint8)
-    if self.options.masking.final_prob:
-      aux["mask_prob"] = like((), jnp.float32)
     if self.teacher:
       shapes = self.teacher.select(pretrain.param_shapes(self.teacher.model))
       aux["teacher"] = jax.tree.map(
@@ -313,7 +305,6 @@ def make_options(
       tokenizer,
       mask_prob=c.masking.prob,
       style=c.masking.style,
-      final_prob=c.masking.final_prob,
       unit=c.masking.unit,
     ),
     vocabulary_chunk=vocabulary_chunk,

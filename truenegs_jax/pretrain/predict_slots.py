@@ -107,7 +107,7 @@ def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
     slots, masked_BxL = masking.hide_slots(
       batch["tokens"], batch["documents"], keys(rng.MASK), options.masking, aux
     )
-    most = int(options.masking.last_prob * width) + 1  # slots of `width` tokens
+    most = int(options.masking.mask_prob * width) + 1  # slots of `width` tokens
     slots = jax.tree.map(lambda x_BxK: x_BxK[:, :most], slots)
     inputs = {"tokens": masked_BxL[:, :width]}
     for name in ("types", "documents"):

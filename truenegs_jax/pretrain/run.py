@@ -203,11 +203,8 @@ class Training:
     parts = plan.count_parts(self._config, self.schedule_step)
     short_rows = batches_lib.split_rows(batch, parts)
     on_device = sharding.shard_batch(short_rows, self._mesh)
-    aux = started.aux
-    if "mask_prob" in aux:
-      mask_prob = started.run.mask_prob(self.schedule_step)
-      aux = {**aux, "mask_prob": sharding.replicate(mask_prob, self._mesh)}
-    state, terms = started.train_steps[parts](state, on_device, aux)
+    train_step = started.train_steps[parts]
+    state, terms = train_step(state, on_device, started.aux)
     documents_BxL = batch["documents"]  # 0 is padding
     num_tokens = int(np.count_nonzero(documents_BxL)), len(documents_BxL)
     return state, {**terms, "row_tokens": num_tokens}

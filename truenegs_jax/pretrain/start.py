@@ -301,8 +301,6 @@ def make_aux(
     aux |= table.arrays(run.table_layout, rates=run.options.needs_rates)
   if run.edges_V is not None:
     aux["edges_V"] = run.edges_V
-  if run.options.masking.final_prob:
-    aux["mask_prob"] = run.mask_prob(run.config.steps)
   placed = {name: sharding.replicate(x, run.mesh) for name, x in aux.items()}
   if teacher is None:
     return placed
