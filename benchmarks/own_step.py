@@ -19,13 +19,21 @@ class OwnStep:
   """The training step of configs/electra_small.py, on random rows."""
 
   def __init__(
-    self, recipe: str, *, batch: int, length: int, dropout: float, dtype: str
+    self,
+    recipe: str,
+    *,
+    variant: str,
+    batch: int,
+    length: int,
+    dropout: float,
+    dtype: str,
   ):
     """Compiles the step of a recipe."""
     c = electra_small.get_config(recipe)
     c.batch_size = batch
     c.length = length
     c.optim.warmup_steps = 50
+    c.model.variant = variant
     c.model.dropout = dropout
     c.model.dtype = dtype
     self._c = c

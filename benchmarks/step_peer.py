@@ -79,6 +79,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   add("--threads", type=int, default=len(_get_cores()))
   add("--sides", default="eager,stock", help=f"Some of {','.join(MODES)}.")
   add("--ours", choices=RECIPES, default="baseline")
+  add("--variant", default="small", help="The size of the networks.")
   add("--batch", type=int, default=32)
   add("--length", type=int, default=128)
   add("--dropout", type=float, default=0.1)
@@ -111,7 +112,7 @@ class Side:
     """Starts OURS, or one of MODES with the inputs that OURS made."""
     options = {"dtype": args.dtype if mode == OURS else args.torch_dtype}
     if mode == OURS:
-      for name in ("ours", "batch", "length", "dropout"):
+      for name in ("ours", "variant", "batch", "length", "dropout"):
         options["recipe" if name == "ours" else name] = getattr(args, name)
     ours, theirs = socket.socketpair()
     paths = [str(FOLDER.parent), str(FOLDER)]

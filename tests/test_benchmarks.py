@@ -37,8 +37,9 @@ def test_paired_ratio_is_right_while_the_machine_drifts(load):
 @pytest.mark.slow
 def test_the_peer_in_pytorch_computes_the_same_losses():
   pytest.importorskip("torch")
-  command = [sys.executable, FOLDER / "step_peer.py", "--batch=2"]
-  command += ["--length=16", "--sides=eager", "--plain_steps=3", "--rounds=0"]
+  command = [sys.executable, FOLDER / "step_peer.py", "--variant=tiny"]
+  command += ["--batch=2", "--length=16", "--sides=eager"]
+  command += ["--plain_steps=3", "--rounds=0"]
   env = os.environ | {"PYTHONPATH": str(ROOT)}
   done = subprocess.run(command, env=env, capture_output=True, text=True)
   assert done.returncode == 0, done.stdout + done.stderr
