@@ -142,67 +142,82 @@ class Judged:
     }
 
 
+def count_allowed(
+  judged: Judged, slot: Slot, source: str, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+  """Returns by measure what a slot adds to sums and counts, `[2, ratios]`."""
+  listed = judged.tables[source].synonym_ids(slot.gold)
+  drawn = [
+    judged.draw_as_frequent(x, {*listed, slot.gold}, rng) for x in listed
+  ]
+  others_V = judged.is_word_V.copy()
+  others_V[slot.gold] = False
+  allowed_RxV = others_V & (slot.odds_V >= np.array(RATIOS)[:, None])
+  both_R = allowed_RxV[:, listed].sum(axis=1)
+  pairs_R = np.full(len(RATIOS), len(listed))
+  return {
+    "precision": np.stack([both_R, pairs_R]),
+    "chance": np.stack([allowed_RxV[:, drawn].sum(axis=1), pairs_R]),
+    "recall": np.stack([both_R, allowed_RxV.sum(axis=1)]),
+  }
+
+
+def sort_words(judged: Judged, slot: Slot, best: int) -> dict[str, list[int]]:
+  """Returns the words of a slot that are examples of each kind."""
+  listed = judged.tables["wordnet"].synonym_ids(slot.gold)
+  is_new = best not in (slot.gold, *listed) and judged.is_word_V[best]
+  return {
+    "both": [x for x in listed if slot.odds_V[x] >= RATIO],
+    "wordnet": [x for x in listed if slot.odds_V[x] < RATIO],
+    "teacher": [best] if is_new else [],
+  }
+
+
 def judge(judged: Judged) -> dict[str, Any]:
   """Returns the figures of all slots, and examples."""
   rng = np.random.default_rng(0)
   counts: dict[tuple[str, str], list[np.ndarray]] = {}
   examples: dict[str, list[dict[str, Any]]] = {x: [] for x in EXAMPLES}
   num_slots = errors = listed_errors = 0
-  ratios = np.array(RATIOS)
   for slot in judged.read_slots():
     num_slots += 1
-    others_V = judged.is_word_V.copy()
-    others_V[slot.gold] = False
-    allowed_RxV = others_V & (slot.odds_V >= ratios[:, None])
+    for source in SOURCES:
+      added = count_allowed(judged, slot, source, rng)
+      for name, sums_2xR in added.items():
+        counts.setdefault((source, name), []).append(sums_2xR)
     best = int(np.argmax(slot.odds_V))
-    for source, table in judged.tables.items():
-      listed = table.synonym_ids(slot.gold)
-      drawn = [
-        judged.draw_as_frequent(x, {*listed, slot.gold}, rng) for x in listed
-      ]
-      both_R = allowed_RxV[:, listed].sum(axis=1)
-      chance_R = allowed_RxV[:, drawn].sum(axis=1)
-      of_all_R = allowed_RxV.sum(axis=1)
-      pairs_R = np.full(len(ratios), len(listed))
-      for name, sums_R, counts_R in (
-        ("precision", both_R, pairs_R),
-        ("chance", chance_R, pairs_R),
-        ("recall", both_R, of_all_R),
-      ):
-        counts.setdefault((source, name), []).append(
-          np.stack([sums_R, counts_R])
-        )
-    listed = judged.tables["wordnet"].synonym_ids(slot.gold)
     if best != slot.gold:
       errors += 1
-      listed_errors += best in listed
-    is_allowed = {x: bool(slot.odds_V[x] >= RATIO) for x in listed}
-    kinds = {
-      "both": [x for x in listed if is_allowed[x]],
-      "wordnet": [x for x in listed if not is_allowed[x]],
-      "teacher": [best] if best not in (slot.gold, *listed) else [],
-    }
-    for kind, words in kinds.items():
-      if words and (kind != "teacher" or judged.is_word_V[best]):
+      listed_errors += best in judged.tables["wordnet"].synonym_ids(slot.gold)
+    for kind, words in sort_words(judged, slot, best).items():
+      if words:
         word = int(rng.choice(words))
         examples[kind].append(judged.show(slot, kind, word))
-  figures: dict[str, Any] = {}
-  for (source, name), values in counts.items():
-    sums_MxR, counts_MxR = np.stack(values).transpose(1, 0, 2)
-    for i, ratio in enumerate(RATIOS):
-      estimate = measure.estimate_ratio(sums_MxR[:, i], counts_MxR[:, i])
-      figures.setdefault(source, {}).setdefault(name, {})[ratio] = estimate
   return {
     "slots": num_slots,
     "errors": errors,
     "listed_errors": listed_errors,
-    "figures": figures,
+    "figures": estimate_shares(counts),
     "examples": [
       x
       for kind, count in EXAMPLES.items()
       for x in rng.permutation(np.array(examples[kind], object))[:count]
     ],
   }
+
+
+def estimate_shares(
+  counts: dict[tuple[str, str], list[np.ndarray]],
+) -> dict[str, Any]:
+  """Returns shares by source, measure and ratio, each with twice its error."""
+  figures: dict[str, Any] = {}
+  for (source, name), values in counts.items():
+    sums_MxR, counts_MxR = np.stack(values).transpose(1, 0, 2)
+    figures.setdefault(source, {})[name] = {
+      ratio: measure.estimate_ratio(sums_MxR[:, i], counts_MxR[:, i])
+      for i, ratio in enumerate(RATIOS)
+    }
+  return figures
 
 
 def main(text: str, folder: str, result: str) -> None:

@@ -5,7 +5,7 @@
 TEXT and PAIRS are those of studies/hour/measure.py, which has the measures; a
 MODEL is the export of a run. Prints a line of JSON for each, to which
 `synonyms` adds the loss of the slots of windows of 128 whose token is a word
-with synonyms in WordNet.
+with synonyms in WordNet; only these are hidden, so more of a window is seen.
 """
 
 import json
