@@ -26,7 +26,7 @@ def predict(params, inputs, positions_BxK):
 
 
 def make_case(model, *, teacher=None, chunk=0, **recipe):
-  """Returns options, parameters, inputs and the slots that they predict."""
+  """Returns options, parameters, inputs, (slots, samples) and logits."""
   teacher = Teacher(predict, **teacher or {})
   recipe = {"soft_weight": 0.0, "vocabulary_chunk": chunk} | recipe
   options = tiny.make_options(teacher=teacher, **recipe)
@@ -36,13 +36,19 @@ def make_case(model, *, teacher=None, chunk=0, **recipe):
   batch = jax.tree.map(jnp.asarray, tiny.make_batch(0))
   keys_B = rng.row_keys(jax.random.key(0), 0, batch["row"])
   inputs = batch, keys_B, {"teacher": own}
-  bound = model.bind({"params": params})
-  predictions = mask_and_predict(bound, *inputs, options, train=False)
-  masked = batch | {"tokens": predictions.masked_BxL}
-  positions_BxK = predictions.slots.positions_BxK
+
+  @jax.jit
+  def draw(params, *inputs):
+    bound = model.bind({"params": params})
+    drawn = mask_and_predict(bound, *inputs, options, train=False)
+    return drawn.slots, drawn.masked_BxL, drawn.sampled_BxK
+
+  slots, masked_BxL, sampled_BxK = draw(params, *inputs)
+  masked = batch | {"tokens": masked_BxL}
+  positions_BxK = slots.positions_BxK
   taught_BxKxV = np.float64(read_logits(MLM, masked, positions_BxK, own))
   read = functools.partial(read_logits, model, masked, positions_BxK)
-  return options, params, inputs, predictions, taught_BxKxV, read
+  return options, params, inputs, (slots, sampled_BxK), taught_BxKxV, read
 
 
 def read_logits(model, inputs, positions_BxK, params):
@@ -64,8 +70,8 @@ def softmax(x):
   ],
 )
 def test_values_and_gradients_are_those_of_a_loop(recipe):
-  options, params, inputs, predictions, taught, read = make_case(MLM, **recipe)
-  slots = predictions.slots
+  options, params, inputs, drawn, taught, read = make_case(MLM, **recipe)
+  slots, _ = drawn
   teacher = options.teacher
   logits_BxKxV, pull = jax.vjp(read, params)
   change_BxKxV = np.zeros(logits_BxKxV.shape)
@@ -96,7 +102,8 @@ def test_values_and_gradients_are_those_of_a_loop(recipe):
     terms = tiny.make_objective(MLM, options, train=False)(params, *inputs)
     return terms["mlm"]
 
-  (value, count), gradients = jax.value_and_grad(compute, has_aux=True)(params)
+  differentiate = jax.jit(jax.value_and_grad(compute, has_aux=True))
+  (value, count), gradients = differentiate(params)
   assert count == kept
   assert value == pytest.approx(total, rel=1e-5)
   [expected] = pull(jnp.float32(change_BxKxV))
@@ -105,33 +112,32 @@ def test_values_and_gradients_are_those_of_a_loop(recipe):
 
 
 def test_all_words_and_the_whole_share_are_distillation():
-  options, params, inputs, predictions, taught, read = make_case(
+  options, params, inputs, (slots, _), taught, read = make_case(
     MLM, smoothing=1.0, hard_correction=False, teacher={"top": tiny.V}
   )
-  terms = tiny.make_objective(MLM, options, train=False)(params, *inputs)
+  compute = tiny.make_objective(MLM, options, train=False)
+  terms = jax.jit(compute)(params, *inputs)
   loss_BxK = optax.softmax_cross_entropy(read(params), jax.nn.softmax(taught))
-  expected = (loss_BxK * predictions.slots.weight_BxK).sum()
+  expected = (loss_BxK * slots.weight_BxK).sum()
   assert terms["mlm"][0] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_a_sample_that_the_teacher_allows_is_no_error():
-  options, params, inputs, predictions, taught, _ = make_case(
+  options, params, inputs, (slots, sampled_BxK), taught, _ = make_case(
     PAIR, discriminator_label=LABEL, teacher={"ratio": 0.2}
   )
-  slots = predictions.slots
   batch = inputs[0]
-  tokens_BxL = masking.fill_slots(
-    batch["tokens"], slots, predictions.sampled_BxK
-  )
+  tokens_BxL = masking.fill_slots(batch["tokens"], slots, sampled_BxK)
   target_BxL = np.float64(tokens_BxL != batch["tokens"])
   spared = 0
   for b, k in zip(*np.nonzero(slots.weight_BxK), strict=True):
-    gold, sample = int(slots.gold_BxK[b, k]), int(predictions.sampled_BxK[b, k])
+    gold, sample = int(slots.gold_BxK[b, k]), int(sampled_BxK[b, k])
     q_V = softmax(taught[b, k])
     if sample != gold and q_V[sample] >= 0.2 * q_V[gold]:
       target_BxL[b, slots.positions_BxK[b, k]] = LABEL
       spared += 1
-  terms = tiny.make_objective(PAIR, options, train=False)(params, *inputs)
+  compute = tiny.make_objective(PAIR, options, train=False)
+  terms = jax.jit(compute)(params, *inputs)
   bound = PAIR.bind({"params": params})
   logits_BxL = bound.detect_logits(batch | {"tokens": tokens_BxL}, None)
   loss_BxL = optax.sigmoid_binary_cross_entropy(logits_BxL, target_BxL)
