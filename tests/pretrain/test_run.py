@@ -20,6 +20,8 @@ from truenegs_jax.workdir import lock
 
 run = runs.run_in_process
 HC_SR = "electra_small:hc+sr,runlocal"
+BERT = "bert_base:baseline,runlocal"  # one network compiles sooner
+RATE = 0.0005
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +95,13 @@ def test_rows_grow_also_after_a_resume(first_run, monkeypatch):
     return dataclasses.replace(started, train_steps=steps, eval_step=evaluate)
 
   monkeypatch.setattr(run_lib.start_lib, "start", start_recorded)
-  recipe = "bert_base:baseline,runlocal"  # one network compiles sooner
-  assert run(root / "grown", flags, recipe)[0] == 0
+  assert run(root / "grown", flags, BERT)[0] == 0
   assert trained == [(32, 8)] * 3 + [(16, 16)] + [(8, 32)] * 2
   assert set(evaluated) == {(8, 32)}
   shutil.copytree(root / "grown", root / "resumed")
   for step in ("5", "6"):
     shutil.rmtree(root / "resumed" / "checkpoints" / step)
-  assert run(root / "resumed", flags, recipe)[0] == 0
+  assert run(root / "resumed", flags, BERT)[0] == 0
   assert trained[6:] == trained[3:6]
   assert compiled == [{4, 2, 1}, {2, 1}]
   runs.assert_equal_runs(root / "grown", root / "resumed", 6)
@@ -112,7 +113,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
 ):
   root, flags = first_run
   flags = [*flags, "--config.steps=100", "--config.minutes=0.2"]
-  flags += ["--config.optim.muon_lr=0.01"]
+  flags += ["--config.optim.muon_lr=0.01", f"--config.optim.lr={RATE}"]
   secs, signals = [0.0], {}
   batch_at = run_lib.batches_lib.batch_at
 
@@ -124,7 +125,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
 
   def start(name):
     monkeypatch.setattr(errors, "BEGAN", secs[0])
-    return run(root / name, flags)
+    return run(root / name, flags, BERT)
 
   limit = functools.partial(guards.Clock, now=lambda: secs[0])
   monkeypatch.setattr(run_lib.batches_lib, "batch_at", batch)
@@ -133,7 +134,7 @@ def test_run_with_a_limit_ends_in_time_and_resumes_bit_equal(
   assert code == 0 and "12 of 100 steps fit into minutes=0.2" in output
   assert "Muon for matrices of layers, peak 0.01" in " ".join(output.split())
   rates = [x["lr"] for x in runs.read_records(root / "limited")]
-  assert rates[-1] == pytest.approx(0.0005 / 12, rel=0.05)
+  assert rates[-1] == pytest.approx(RATE / 12, rel=0.05)
   signals |= {5: signal.SIGTERM}
   assert start("continued")[0] == errors.SAVED_RESTART
   assert start("continued")[0] == 0
@@ -177,21 +178,23 @@ def test_finished_run_moves_and_gets_more_steps(first_run):
 def test_a_branch_decays_as_the_run_that_was_to_end_so(first_run):
   root, flags = first_run
   flags = [*flags, "--config.optim.schedule=wsd", "--config.steps=6"]
-  assert run(root / "long", [*flags, "--config.optim.decay_steps=0"])[0] == 0
+  flags += [f"--config.optim.lr={RATE}"]
+  endless = [*flags, "--config.optim.decay_steps=0"]
+  assert run(root / "long", endless, BERT)[0] == 0
   before = runs.read_records(root / "long")
   decay = ["--config.steps=9", "--config.optim.decay_steps=4"]
   branch = f"--config.branch={root}/long/checkpoints/6"
   saved = root / "long" / "config.json"
   code, output = run(root / "branch", [branch, *decay], saved)
   assert code == 0 and f"resumed at step 6 of '{root}/branch'" in output
-  assert run(root / "planned", [*flags, *decay])[0] == 0
+  assert run(root / "planned", [*flags, *decay], BERT)[0] == 0
   names = "branch", "planned"
   branched, planned = (runs.read_records(root / name) for name in names)
   for key in ("step", "lr", "mlm"):
     assert [x[key] for x in branched] == [x[key] for x in planned[6:]]
   last = (runs.read_checkpoint(root / x, 9) for x in names)
   assert runs.arrays_equal(*last)
-  expected = [0.0005 * (1 - (t / 4) ** 0.5) for t in (1, 2, 3)]
+  expected = [RATE * (1 - (t / 4) ** 0.5) for t in (1, 2, 3)]
   assert [x["lr"] for x in branched] == pytest.approx(expected, rel=1e-6)
   assert runs.read_records(root / "long") == before
 
