@@ -121,7 +121,7 @@ setuptools.setup(
       "jax[cuda12]>=0.11.1; python_version>='3.12'",
       "jax[cuda12]>=0.10; python_version<'3.12'",
     ],
-    # For text, rows and runs at gs:// and s3://.
+    # For text, rows and weights at gs:// and s3://, and runs at gs://.
     "gcs": ["gcsfs>=2025.3"],
     "s3": ["s3fs>=2025.3"],
     # Changed texts; with a model: python -m spacy download en_core_web_sm

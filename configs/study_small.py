@@ -6,7 +6,7 @@
 SQuAD, for tables 4 and 5 alone; put it into another workdir.
 
 Text, GLUE, SQuAD and WikiText-2 are those of the Hugging Face hub; OpenWebText
-has to be prepared before (electra_small.py). `glove.6B.50d.txt` and
+is large, and is best prepared before (electra_small.py). `glove.6B.50d.txt` and
 `glove.6B.100d.txt` have to be in the current folder.
 
 Ten seeds make a difference of 0.8 points of GLUE visible in 80 % of such

@@ -132,7 +132,7 @@ class SeedRun:
 
   setup: TrainingSetup
   seed: int
-  folder: pathlib.Path  # receives metrics and the rows of skipped updates
+  folder: pathlib.Path  # receives metrics
   check: Callable[[], None]  # called before each batch; may raise Stopped
   console: Console
   failure: str = ""

@@ -84,13 +84,11 @@ class Verdict:
   def table(self) -> Table:
     """A table that compares each metric with guessing."""
     unigram = "unigram entropy {guess:.3f}"
-    base_rate = (
-      f"base-rate entropy {{guess:.4f}} ({self.replaced:.1%} replaced)"
-    )
+    labels = f"label entropy {{guess:.4f}} ({self.replaced:.1%} replaced)"
     texts = {  # title, description of the guess and digits
       "mlm": (f"MLM loss, {self.slots:,} slots", unigram, 3),
       "mlm_hidden": ("MLM loss, slots with [MASK]", unigram, 3),
-      "detect": (f"detection loss, {self.tokens:,} tokens", base_rate, 4),
+      "detect": (f"detection loss, {self.tokens:,} tokens", labels, 4),
       "auc": ("detection AUC", "{guess:g}", 4),
     }
     rows = []
