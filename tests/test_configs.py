@@ -35,7 +35,7 @@ NAMES = sorted(
   path.stem
   for path in CONFIGS.glob("[a-z]*.py")
   if not path.stem.startswith(
-    ("blimp", "common", "finetune", "robustness", "study")
+    ("blimp", "common", "corrections", "finetune", "robustness", "study")
   )
 )
 FINETUNE_ARGS = {
@@ -112,7 +112,7 @@ def test_every_config_builds_with_every_argument(name, arg):
   config = PretrainConfig.read(c)
   resolve_lib.check(config)
   config = config.replace({"model.dtype": "float32"})  # of "auto"
-  if c.model.variant == "init":  # in corrections: that of the measured model
+  if c.model.variant == "init":  # that of the weights
     config = config.replace({"model.variant": "tiny"})
   run = plan.make_run(config, TOKENIZER)
   vars(run)["model"] = encoder.replace_configs(run.model, layers=1)
@@ -313,7 +313,7 @@ def test_values_that_do_not_fit_together_are_refused(name, changes, message):
 def test_a_dry_run_checks_local_weights(tmp_path):
   c = get_config("electra_small", "runlocal,baseline")
   c.init = c.data.vocab = str(write_network(tmp_path, c, "discriminator"))
-  assert f"weights: '{c.init}', which fit" in print_dry_run(c)
+  assert f"weights: '{c.init}', here" in print_dry_run(c)
   c.model.variant = "narrow"
   with pytest.raises(InputError, match="num_hidden_layers is 2"):
     print_dry_run(c)

@@ -85,7 +85,10 @@ def test_a_saved_study_is_refused_as_it_may_name_a_program(tmp_path, more):
 def test_no_file_takes_the_name_of_a_packaged_config(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "demo").write_text("1 / 0")
-  assert load.find_config("demo") == load.PACKAGED / "demo.py"
+  for path in ("demo", "demo.py", "configs/demo.py"):
+    assert load.find_config(path) == load.PACKAGED / "demo.py"
+  with pytest.raises(InputError, match="no/such/folder/demo.py' is no file"):
+    load.find_config("no/such/folder/demo.py")
   load.load_config("demo")
 
 

@@ -1,6 +1,7 @@
 """The verdict's rule, and tables for people that break no word."""
 
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -71,6 +72,6 @@ def test_one_batch_proves_nothing():
     (10_000, "Set --config.eval.rows=NUMBER above 10,000."),
   ):
     c = PretrainConfig(steps=9, batch_size=size)
-    text = evaluate.describe_outcome(verdict, c, 9)
+    text = evaluate.describe_outcome(verdict, c, 9, pathlib.Path("run"))
     assert advice in text and "auc (unknown: one batch)" in text
   assert verdict.to_json()["scores"]["mlm"]["error"] is None

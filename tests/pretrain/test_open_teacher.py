@@ -1,5 +1,6 @@
 """A run opens its teacher, places it like its own model, and refuses others."""
 
+import dataclasses
 import io
 
 import jax
@@ -8,14 +9,29 @@ import pytest
 from rich.console import Console
 
 from support import tiny
-from support.weight_files import TOKENIZER, random_params, write_export
+from support.weight_files import (
+  TOKENIZER,
+  edit_tensors,
+  random_params,
+  read_tensors,
+  write_export,
+)
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.pretrain import describe, open_teacher, plan, resolve, start
+from truenegs_jax.pretrain import (
+  describe,
+  open_teacher,
+  plan,
+  predict_slots,
+  resolve,
+  start,
+)
 from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.synonyms.run_table import TeacherOptions
 
 TEACHERS = {
   "pair": tiny.make_model(),
+  "disentangled": tiny.make_model(sharing="disentangled"),
   "bert": tiny.make_bert(),
   "modern": tiny.make_bert(backbone="modern"),
 }
@@ -40,7 +56,7 @@ def make_run(folder, *, objective="mlm", **changed):
 
 @pytest.mark.parametrize("kind", TEACHERS)
 def test_a_teacher_is_placed_as_its_step_is_planned(tmp_path, kind):
-  objective = "electra" if kind == "pair" else "mlm"
+  objective = "mlm" if len(TEACHERS[kind].roles) == 1 else "electra"
   run = make_run(write_export(tmp_path, TEACHERS[kind]), objective=objective)
   params = start.read_teacher(run, CONSOLE)
   assert "discriminator" not in params
@@ -74,11 +90,41 @@ def test_what_a_teacher_costs_is_told(tmp_path):
   assert f"teacher: '{tmp_path}', here" in console.file.getvalue()
 
 
-def test_another_teacher_is_another_fingerprint():
+def test_a_teacher_needs_no_more_than_its_predictions(tmp_path):
+  folder = write_export(tmp_path, tiny.make_bert(pooler=True))
+  names = read_tensors(folder / "bert")
+  lost = dict.fromkeys(x for x in names if "seq_relationship" in x)
+  assert lost
+  edit_tensors(folder / "bert", lost)
+  params = start.read_teacher(make_run(folder), CONSOLE)
+  assert params.keys() == {"embeddings", "bert", "bert_head"}
+
+
+def test_another_teacher_or_use_of_it_is_another_fingerprint():
   params = random_params(TEACHERS["bert"])
-  before = open_teacher.fingerprint(params)
+  options = TeacherOptions(path="a")
+  uses = [{}, {"top": 2}, {"temperature": 2.0}, {"ratio": 0.1}]
+  prints = {
+    open_teacher.fingerprint(dataclasses.replace(options, **x), params)
+    for x in uses
+  }
+  assert len(prints) == len(uses)
+  assert open_teacher.fingerprint(TeacherOptions(path="b"), params) in prints
   params["embeddings"]["word"][5, 3] += np.float32(1e-6)
-  assert open_teacher.fingerprint(params) != before
+  assert open_teacher.fingerprint(options, params) not in prints
+
+
+def test_only_training_opens_a_teacher(tmp_path):
+  values = {"negatives.sources": "teacher path=org/name", "dry_run": True}
+  run = make_run("", **values)
+  console = Console(file=io.StringIO(), width=10_000)
+  describe.dry_run(run, console)
+  assert "teacher: 'org/name', not on this machine" in console.file.getvalue()
+  gone = run.config.replace({"dry_run": False})
+  run = plan.make_run(gone, TOKENIZER)
+  predict_slots.build_predict_step(run)
+  with pytest.raises(InputError, match="teacher path=org/name"):
+    run.objective(train=False)
 
 
 def test_no_teacher_is_opened_without_a_correction(tmp_path):

@@ -127,3 +127,32 @@ def test_init_is_required(init, name):
     InputError, match="^init: .*data.vocab=init.*--config.init="
   ):
     resolve(c)
+
+
+@pytest.mark.parametrize(
+  ("values", "advice"),
+  [
+    ({"steps": 9, "optim.warmup_steps": 9}, "optim.warmup_steps=0"),
+    (
+      {"steps": 50, "optim.schedule": "wsd", "optim.decay_steps": 99},
+      "optim.decay_steps=10",
+    ),
+    (
+      {"negatives.sources": "model every=10", "negatives.smoothing": 0.3}
+      | {"negatives.smoothing_by": "teacher"},
+      "negatives.smoothing_by=model",
+    ),
+    (
+      {"negatives.smoothing": 1.0, "negatives.smoothing_by": "teacher"},
+      "negatives.smoothing_by=set",
+    ),
+  ],
+)
+def test_what_a_message_advises_is_accepted(values, advice):
+  config = PretrainConfig().replace({"optim.warmup_steps": 5} | values)
+  with pytest.raises(InputError, match=f"Set --config.{advice}"):
+    resolve_lib.check(config)
+  name, _, value = advice.partition("=")
+  resolve_lib.check(
+    config.replace({name: int(value) if value.isdigit() else value})
+  )

@@ -16,7 +16,7 @@ from support.doc_pages import read_first_cells
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
 from truenegs_jax.train import guards
-from truenegs_jax.workdir import lock
+from truenegs_jax.workdir import checkpoints, lock
 
 run = runs.run_in_process
 HC_SR = "electra_small:hc+sr,runlocal"
@@ -185,9 +185,13 @@ def test_a_branch_decays_as_the_run_that_was_to_end_so(first_run):
   decay = ["--config.steps=9", "--config.optim.decay_steps=4"]
   branch = f"--config.branch={root}/long/checkpoints/6"
   saved = root / "long" / "config.json"
+  with pytest.raises(errors.CheckpointError, match="muon_lr: 0.0 -> 0.01"):
+    run(root / "other", [branch, *decay, "--config.optim.muon_lr=0.01"], saved)
   code, output = run(root / "branch", [branch, *decay], saved)
   assert code == 0 and f"resumed at step 6 of '{root}/branch'" in output
   assert run(root / "planned", [*flags, *decay], BERT)[0] == 0
+  saved = checkpoints.read_description(root / "branch/checkpoints/6")
+  assert saved[guards.TIME] == guards.NO_TIME  # its minutes are its own
   names = "branch", "planned"
   branched, planned = (runs.read_records(root / name) for name in names)
   for key in ("step", "lr", "mlm"):

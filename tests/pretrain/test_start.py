@@ -9,7 +9,7 @@ from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.configs import common
 from truenegs_jax.pretrain import start
-from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.runtime.errors import CheckpointError, InputError
 
 FINGERPRINTS = {"vocabulary": "v", "rows": "r", "synonyms": None}
 
@@ -42,6 +42,11 @@ def test_keys_may_change_according_to_their_rules(key):
   else:
     with pytest.raises(CheckpointError, match=f"(?s){key}: .* -> .*--workdir"):
       resume(make_description(), now)
+
+
+def test_a_branch_of_no_run_is_refused(tmp_path):
+  with pytest.raises(InputError, match="'.*lnog' is not the workdir"):
+    start.read_saved_config(tmp_path / "new", str(tmp_path / "lnog"))
 
 
 def test_only_differences_that_matter_are_listed():

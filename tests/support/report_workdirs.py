@@ -7,8 +7,8 @@ from truenegs_jax.workdir import files
 
 TABLE = {"title": "T", "rows": [{"set": "S", "em": "80 ± 1"}], "notes": ["n"]}
 RESULTS = {  # of tasks that have nothing else
-  "blimp": {"summary": "Few.", "notes": [], "tables": [TABLE]},
-  "corrections": {"summary": "Few.", "notes": [], "tables": [TABLE]},
+  "blimp": {"summary": "Few.", "tables": [TABLE]},
+  "corrections": {"summary": "Few.", "tables": [TABLE]},
   "robustness": {"summary": "Few.", "notes": [], "tables": [TABLE]},
   "study": {"failures": [], "tables": [TABLE]},
 }

@@ -160,6 +160,7 @@ def test_stop_words_are_read_from_a_file_or_none(tmp_path):
   with pytest.raises(InputError, match="downloader stopwords.*or to none"):
     TableRequest(language="pl").load_stop_words()
   TableRequest("model", language="pl", stop_words="none").check()
+  TableRequest("teacher path=x", language="pl").check()  # has no use for them
   assert TableRequest().no_neighbours == NUMBERS | STOP_WORDS
 
 

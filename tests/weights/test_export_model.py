@@ -82,7 +82,7 @@ def test_an_export_is_complete_and_the_same_after_loading(
 def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
   config = electra_small.get_config("runlocal,hc+sr")
   config.data.sources = "/home/me/wiki.txt"
-  config.negatives.sources = "wordnet"
+  config.negatives.sources = "wordnet, pairs path=ppdb.txt"
   held_out = {"mlm": 4.25, "detect": 0.6, "auc": 0.75}
   results = {"steps": 20, "verdict": {"passed": False}}
   about = export_run.describe_run(
@@ -102,11 +102,14 @@ def test_the_card_says_how_it_was_trained_and_how_to_use_it(tmp_path, no_torch):
     "* Text: `wiki.txt`, vocabulary",
     "not shown to beat guessing",
     "20 of 8 rows of 32 tokens, seed 0, from `scratch`",
-    "hard correction by wordnet (argmax) + soft regularization",
+    "hard correction by wordnet, pairs path=ppdb.txt (argmax) + soft",
     "nats, loss of detection 0.6000, its AUC 0.7500",
     "copyright Princeton",
   ):
     assert words in card.text
+  config = electra_small.get_config("proper,runlocal")
+  about = export_run.describe_run(PretrainConfig.read(config), 20, {}, {})
+  assert "smoothing" in about and "arxiv" not in about  # is not the paper's
   config = electra_small.get_config("baseline,runlocal")
   about = export_run.describe_run(PretrainConfig.read(config), 20, {}, {})
   for claim in "orrected", "arxiv", "Held-out", "guessing":

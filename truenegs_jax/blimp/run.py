@@ -42,7 +42,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     lines = measured.describe(m) | {"pairs": f"{len(pairs):,} of {o.pairs}"}
     console.print(progress.make_table(lines))
     return 0
-  with measured.open_model(m) as (saved, steps), lock.lock(workdir):
+  unread = "generator" if o.network == "discriminator" else ""
+  model = measured.open_model(m, unread=unread)
+  with model as (saved, steps), lock.lock(workdir):
     scorer = minimal_pairs.PairScorer(
       m.make_run(saved), pairs, hidden=o.hidden, network=o.network
     )
@@ -85,7 +87,6 @@ def make_results(
       f" {len(rate)} paradigms with {len(pairs):,} pairs, and its 95 % interval"
       " for other paradigms. Guessing has 50 %."
     ),
-    "notes": [],
     "tables": [dataclasses.asdict(x) for x in tables],
   }
 

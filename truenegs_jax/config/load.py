@@ -7,6 +7,7 @@ load_config("runs/demo/config.json")    # JSON, never executed
 
 import pathlib
 import runpy
+import sys
 import traceback
 from collections.abc import Iterable, Mapping
 
@@ -85,13 +86,14 @@ def default_workdir(text: str) -> pathlib.Path:
 def find_config(path: str) -> pathlib.Path:
   """Returns the file of the packaged config of this name, or an existing file.
 
-  No file in the current folder can take the name of a packaged config.
+  NAME, NAME.py and configs/NAME.py find a packaged config. No file in the
+  current folder can take its NAME.
   """
   name = pathlib.Path(path).stem
   names = packaged_names()
   if path not in names and pathlib.Path(path).is_file():
     return pathlib.Path(path)
-  if name in names:
+  if name in names and path in (name, f"{name}.py", f"configs/{name}.py"):
     return PACKAGED / f"{name}.py"
   hint = did_you_mean(name, names, "--config=")
   raise InputError(
@@ -153,7 +155,7 @@ def load_saved(
         f"'{path}' was written by {version} of truenegs_jax, without keys that"
         f" are new. They take their defaults: {listed}."
       )
-      print(printable(text))
+      print(printable(text), file=sys.stderr)
     try:
       config.update(saved)  # checks types, and makes tuples of lists
     except (TypeError, ValueError) as e:

@@ -383,7 +383,7 @@ class Eval(Section):
     10_000, "Number of steps between held-out losses.", low=1
   )
   rows: int = free_key(
-    2_048, "Number of held-out rows that are read, at most.", low=1
+    2_048, "Number of held-out rows, rounded up to whole batches.", low=1
   )
   sentences: tuple[str, ...] = free_key(
     (), "Sentences with one [MASK] each, filled in and printed at the end."

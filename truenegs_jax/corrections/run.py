@@ -116,7 +116,6 @@ def _report(
       f" {table.source}: {len(text.sequences):,} lines, {text.num_cut:,} of"
       f" them cut to {text.length} tokens."
     ),
-    "notes": [],
     "tables": [dataclasses.asdict(rates)],
   }
 

@@ -3,6 +3,7 @@
 Dry runs and starts print the lines, and about.json has them.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -248,7 +249,13 @@ def dry_run(run: Run, console: Console) -> None:
   """Prints the plan of a run in seconds, with a step that is only traced."""
   state = run.abstract_state()
   aux = run.abstract_aux()
-  jax.eval_shape(run.train_step, state, run.abstract_batch(), aux)
+  traced = run
+  if run.teacher_options and not run.teacher:  # its sizes are not known here
+    off = {"smoothing": 0.0, "hard_correction": False}
+    off |= {"discriminator_label": 1.0}
+    changes = {f"negatives.{name}": value for name, value in off.items()}
+    traced = dataclasses.replace(run, config=run.config.replace(changes))
+  jax.eval_shape(traced.train_step, state, run.abstract_batch(), aux)
   data = run.config.data
   text = "missing: set --config.data.sources=FILES"
   if data.sources != REQUIRED:
@@ -270,8 +277,8 @@ def _list_needs(run: Run) -> Iterator[str]:
     yield "weights: --config.init=FOLDER"
   elif init:
     yield f"weights: {find.describe(init)}"
-  if run.teacher:
-    yield f"teacher: '{run.teacher.options.path}', here"
+  if options := run.teacher_options:
+    yield f"teacher: {find.describe(options.path)}"
   if request := run.table_request:
     try:
       request.check()

@@ -261,7 +261,9 @@ def predict_rows(
   return predictions
 
 
-def describe_outcome(verdict: Verdict, c: PretrainConfig, done: int) -> str:
+def describe_outcome(
+  verdict: Verdict, c: PretrainConfig, done: int, workdir: pathlib.Path
+) -> str:
   """Returns what a run of `done` steps has shown, and what to type for more."""
   text = f"{verdict.summary} {RULE}"
   answers = {score.answer for score in verdict.scores.values()}
@@ -282,7 +284,11 @@ def describe_outcome(verdict: Verdict, c: PretrainConfig, done: int) -> str:
       f" all, go on from here:\n{command}"
     )
   elif NO in answers:
-    text += " Set a larger --config.steps=NUMBER, or start with more text."
+    saved = shlex.quote(str(workdir / files.CONFIG))
+    text += (
+      " Start with more text, or go on with more steps:\n"
+      f"{errors.program()} main --config={saved} --config.steps=NUMBER"
+    )
   return text
 
 

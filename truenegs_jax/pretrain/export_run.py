@@ -13,11 +13,12 @@ from truenegs_jax.pretrain.plan import Trained
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import read_json
+from truenegs_jax.synonyms import run_table
 from truenegs_jax.weights import export_model, find, hf_names
 from truenegs_jax.workdir import files, metrics_file, saved_model
 
 # Keys of `negatives` with a method of the paper, and texts of held-out metrics.
-_TERMS = ("hard_correction", "soft_weight", "sentence_weight", "smoothing")
+_TERMS = ("hard_correction", "soft_weight", "sentence_weight")
 _METRICS = {
   "mlm": "loss of masked tokens {:.4f} nats",
   "mlm_uncorrected": "with corrected ones {:.4f}",
@@ -129,6 +130,10 @@ def describe_run(
   passed = results.get("verdict", {}).get("passed", True)
   if results.get("steps") == step and not passed:
     lines.append(_UNPROVEN)
-  if "wordnet" in {*named_sources(c.data.sources), *objective.split()}:
+  sources = {*named_sources(c.data.sources)}
+  if c.negatives.needs_table:
+    request = run_table.make_request(c.negatives, c.data)
+    sources |= {source.name for source in request.parsed}
+  if "wordnet" in sources:
     lines.append(_WORDNET)
   return "\n".join(lines)

@@ -112,9 +112,12 @@ def choose_steps(m: Measured, checkpoints: Checkpoints) -> list[int]:
 
 @contextlib.contextmanager
 def open_model(
-  m: Measured,
+  m: Measured, *, unread: str = ""
 ) -> Iterator[tuple[saved_model.SavedModel, Steps]]:
-  """Opens the run or the weights for reading."""
+  """Opens the run or the weights for reading.
+
+  Weights may lack the network whose name is `unread`.
+  """
   config = m.config
   report = m.weights.report
   if config.init:
@@ -122,7 +125,9 @@ def open_model(
     model = saved_model.build_model(config, vocab_size=len(tokenizer.vocab))
     networks = m.weights.for_roles(model.roles)
     matched = match.match_weights(networks, model, tokenizer)
-    params = load.load_params(matched, complete=True, report=report)
+    params = load.load_params(
+      matched, complete=True, unread=unread, report=report
+    )
     saved = saved_model.SavedModel(0, config, tokenizer, model)
     yield saved, iter([(None, m.place(params))])
     return

@@ -74,7 +74,11 @@ def open_teacher(
   """Opens a teacher that computes in `dtype`; only headers are read."""
   with naming_errors(options.path):
     networks = find.Weights(options.path, report).networks
-    model, matched = match_own_model(networks)
+    if "bert" in networks:
+      model, matched = match_own_model(networks, pooler=False)
+    else:  # a generator is read with its own embeddings, shared or not
+      model, matched = match_own_model(networks, sharing="none")
+      model = model.clone(sharing="full")
   model = encoder.replace_configs(model, dtype=dtype)
   return OpenTeacher(options, matched, model)
 
@@ -88,6 +92,8 @@ def naming_errors(path: str) -> Iterator[None]:
     raise InputError(f"negatives.sources: teacher path={path}: {e}") from e
 
 
-def fingerprint(params: Params) -> str:
-  """Identifies parameters by their content."""
-  return files.short_sha256(*(x.tobytes() for x in jax.tree.leaves(params)))
+def fingerprint(options: TeacherOptions, params: Params) -> str:
+  """Identifies a teacher by its options, except its path, and its content."""
+  own = dataclasses.replace(options, path="")
+  arrays = (x.tobytes() for x in jax.tree.leaves(params))
+  return files.short_sha256(repr(own), *arrays)

@@ -32,7 +32,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.synonyms.run_table import TableRequest
+from truenegs_jax.synonyms.run_table import TableRequest, TeacherOptions
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import metrics, optim, sharding
 from truenegs_jax.train import step as step_lib
@@ -73,14 +73,10 @@ class Run:
 
   @functools.cached_property
   def options(self) -> Options:
-    """The recipe of the objective."""
-    options = make_options(
+    """The recipe of the objective, without a teacher."""
+    return make_options(
       self.config, self.tokenizer, vocabulary_chunk=self.vocabulary_chunk
     )
-    if self.teacher is None:
-      return options
-    reader = self.teacher.make_reader(self.mesh, self.mesh_spec)
-    return dataclasses.replace(options, teacher=reader)
 
   @property
   def table_layout(self) -> str:
@@ -94,12 +90,19 @@ class Run:
     request = run_table.make_request(n, self.config.data)
     return request if n.needs_table and not request.teacher else None
 
+  @property
+  def teacher_options(self) -> TeacherOptions | None:
+    """Options of the source "teacher"; None for others, or without need."""
+    n = self.config.negatives
+    options = run_table.make_request(n, self.config.data).teacher
+    return options if n.needs_table else None
+
   @functools.cached_property
   def teacher(self) -> OpenTeacher | None:
-    """The source "teacher"; None for other sources, or if none is needed."""
+    """The teacher; None without one, and in a dry run if it is not here."""
     c = self.config
-    options = run_table.make_request(c.negatives, c.data).teacher
-    if not (options and c.negatives.needs_table):
+    options = self.teacher_options
+    if not options or (c.dry_run and not find.is_local(options.path)):
       return None
     report = self.weights.report
     return open_teacher(options, dtype=c.model.dtype, report=report)
@@ -174,10 +177,14 @@ class Run:
 
   def objective(self, *, train: bool) -> step_lib.Objective:
     """Returns the objective, with dropout if `train`."""
+    options = self.options
+    if self.teacher:
+      reader = self.teacher.make_reader(self.mesh, self.mesh_spec)
+      options = dataclasses.replace(options, teacher=reader)
     terms = functools.partial(
       OBJECTIVES[self.config.objective],
       model=encoder.replace_configs(self.model, attention=self.attention),
-      options=self.options,
+      options=options,
       train=train,
     )
     return sharding.gather_params(terms, self.mesh, self.mesh_spec)

@@ -167,11 +167,13 @@ def check(config: PretrainConfig) -> None:
   decay_steps = c.optim.decay_steps if c.optim.schedule == "wsd" else 0
   warmup_steps = c.optim.warmup_steps
   if warmup_steps >= c.steps or warmup_steps + decay_steps > c.steps:
+    fix = f"warmup_steps={(c.steps - decay_steps) // 10}"
+    if decay_steps >= c.steps:
+      fix = f"decay_steps={c.steps // 5}"
     raise InputError(
       f"optim.warmup_steps={warmup_steps:,} and {decay_steps:,} steps of decay"
-      f" do not fit into steps={c.steps:,}. Set"
-      f" --config.optim.warmup_steps={c.steps // 10}, for example, or lower"
-      " --config.optim.decay_steps=NUMBER."
+      f" do not fit into steps={c.steps:,}. Set --config.optim.{fix}, for"
+      " example."
     )
   _check_negatives(config)
   loggers.check_writers(c.log.writers)
@@ -190,7 +192,9 @@ def _check_negatives(config: PretrainConfig) -> None:
   request = run_table.make_request(n, config.data)
   has_teacher = request.teacher is not None
   if has_teacher != (n.smoothing_by == "teacher") and n.smoothing:
-    by = "teacher" if has_teacher else "balanced"
+    by = "set" if n.smoothing == 1 else "balanced"
+    if has_teacher or request.model:
+      by = request.parsed[0].name
     raise InputError(
       f"negatives.smoothing_by={n.smoothing_by!r} does not go with"
       f" negatives.sources={n.sources!r}. Set"

@@ -282,5 +282,5 @@ def _finish(
   finally:
     if distributed.is_first_process():
       write_own_report(workdir, say)
-  say(evaluate.describe_outcome(verdict, c, trained.steps))
+  say(evaluate.describe_outcome(verdict, c, trained.steps, workdir))
   say(evaluate.describe_results(verdict, workdir))

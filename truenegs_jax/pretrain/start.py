@@ -79,7 +79,11 @@ def read_saved_config(
   """Returns the config of the run to resume, or else of that to branch from."""
   saved = saved_model.read_config(workdir)
   if branch and saved is None:
-    saved = saved_model.read_config(find_branch(branch)[0])
+    others = find_branch(branch)[0]
+    saved = saved_model.read_config(others)
+    if saved is None:
+      with saved_model.open_run(others):  # raises, as there is no run
+        pass
   return saved
 
 
@@ -272,7 +276,8 @@ def make_description(run: Run, inputs: Inputs) -> dict[str, Any]:
   if table := run.table_builder or inputs.table:
     synonyms = table.fingerprint
   elif inputs.teacher:
-    synonyms = open_teacher.fingerprint(inputs.teacher)
+    assert run.teacher
+    synonyms = open_teacher.fingerprint(run.teacher.options, inputs.teacher)
   versions = {}
   for package in ("truenegs_jax", "jax", "jaxlib", "flax", "optax"):
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -373,14 +378,24 @@ def copy_branch(
     step = step or others.latest_step() or 0
     saved = others.read_description(step)
     changes = files.find_changes(saved, description)
-    if changed := [str(x) for x in changes if x.key.startswith(NETWORKS)]:
+    if changed := [str(x) for x in changes if _decides_arrays(x)]:
       raise CheckpointError(
-        f"The state of '{branch}' is of other networks. Differences"
+        f"The state of '{branch}' has other arrays. Differences"
         f" (saved -> now): {'; '.join(changed)}. Set them to the saved values,"
         " and for other text --config.data.vocab=init."
       )
     state = others.restore_state(step, vars(abstract))
-    checkpoints.save(step, state, {**saved, **description}, wait=True)
+    own = {**saved, **description, guards.TIME: guards.NO_TIME}
+    checkpoints.save(step, state, own, wait=True)
+
+
+def _decides_arrays(change: files.Change) -> bool:
+  """Returns whether the states of two runs with this change differ."""
+  if change.key == "config.optim.muon_lr":
+    return not (change.saved and change.now)  # Muon has one moment
+  if change.key == "config.negatives.sources":  # "model" keeps a table
+    return "model" in {str(x).split(" ")[0] for x in (change.saved, change.now)}
+  return change.key.startswith(NETWORKS)
 
 
 def check_same_run(

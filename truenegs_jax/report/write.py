@@ -265,7 +265,7 @@ def _read_measurement(
   """Reads what tasks that measure write at their end."""
   if results:
     run.sentence = results["summary"]
-    run.notes += [(page.WARNING, x) for x in results["notes"]]
+    run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
     yield from _show_tables("Tables", results)
     yield from _show_cases(run, workdir)
 

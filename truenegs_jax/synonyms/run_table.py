@@ -177,7 +177,9 @@ class TableRequest:
 
   def check(self) -> None:
     """Checks sources, files and stop words without building the table."""
-    if not (self.model or self.teacher):
+    if self.teacher:
+      return
+    if not self.model:
       self.find_pairs(Vocabulary(()))
     self.load_stop_words()
 

@@ -109,10 +109,14 @@ def make_optimizer(
       {"adam": scale, "muon": optax.chain(*by_muon)},
       functools.partial(jax.tree_util.tree_map_with_path, _choose_optimizer),
     )
+  clip = optax.clip_by_global_norm(CLIP_NORM)
+  if clip_apart:
+    clip = optax.partition(
+      {True: clip, False: clip},
+      lambda tree: {name: name.startswith(clip_apart) for name in tree},
+    )
   transforms = [
-    optax.stateless(
-      lambda grads, _: clip_by_norm(grads, CLIP_NORM, apart=clip_apart)
-    ),
+    clip,
     scale,
     optax.add_decayed_weights(
       options.weight_decay,
@@ -125,23 +129,6 @@ def make_optimizer(
       optax.stateless(lambda u, _: jax.tree.map(operator.mul, u, lr_factors))
     )
   return optax.chain(*transforms)
-
-
-def clip_by_norm(
-  grads: optax.Updates, max_norm: float, *, apart: str = ""
-) -> optax.Updates:
-  """Scales gradients to `max_norm` if the norm of all is larger.
-
-  If `apart` is not "", names that start with it have a norm of their own.
-  """
-  if apart:
-    own = {name: x for name, x in grads.items() if name.startswith(apart)}
-    others = {name: x for name, x in grads.items() if name not in own}
-    return clip_by_norm(own, max_norm) | clip_by_norm(others, max_norm)
-  norm = optax.tree.norm(grads)
-  return jax.tree.map(
-    lambda g: jnp.where(norm < max_norm, g, g / norm * max_norm), grads
-  )
 
 
 def layer_lr_factors(params: optax.Params, *, decay: float) -> dict:

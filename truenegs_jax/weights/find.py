@@ -123,7 +123,7 @@ def is_local(init: str) -> bool:
 def describe(init: str) -> str:
   """Describes in a dry run where weights come from; opens none."""
   if is_local(init):
-    return f"'{init}', which fit this config"
+    return f"'{init}', here"
   return f"'{init}', not on this machine; the run looks there when it starts"
 
 

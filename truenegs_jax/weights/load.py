@@ -98,6 +98,7 @@ def load_params(
   *,
   seed: int = 0,
   complete: bool = False,
+  unread: str = "",
   report: Report = print,
 ) -> dict[str, Any]:
   """Returns all parameters of a model, as f32 numpy arrays.
@@ -109,15 +110,17 @@ def load_params(
 
   Args:
     complete: whether to refuse incomplete weights, for measurements.
+    unread: the beginning of names that are then not needed, or "".
     report: receives lines about what is left out or drawn at random.
 
   Raises InputError for embeddings that are shared or tied, but differ, and for
   weights that are not finite; CheckpointError for an unreadable run.
   """
-  if complete and matched.missing:
+  needed = [x for x in matched.missing if not (unread and x.startswith(unread))]
+  if complete and needed:
     raise InputError(
-      f"init: {matched.location} lacks {list_modules(matched.missing)}, which"
-      " would be drawn at random. Pass complete weights."
+      f"init: {matched.location} lacks {list_modules(needed)}, which would be"
+      " drawn at random. Pass complete weights."
     )
   params = _make_params(matched, _read_networks(matched), seed, report)
   report_missing(matched, matched.missing, report)

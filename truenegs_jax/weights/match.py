@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from truenegs_jax.config import grammar
 from truenegs_jax.config.sections import FROM_WEIGHTS, INIT_SKIPS
@@ -118,9 +119,12 @@ def match_weights(
 
 
 def match_own_model(
-  networks: Mapping[str, Network],
+  networks: Mapping[str, Network], **changed: Any
 ) -> tuple[pretrain.Model, MatchedWeights]:
-  """Makes a model of the weights' sizes; only headers are read."""
+  """Makes a model of the weights' sizes; only headers are read.
+
+  `changed` are fields of the model, such as `pooler`.
+  """
   kept = next(iter(networks.values()))
   if set(networks) not in MODELS:
     raise InputError(
@@ -145,7 +149,7 @@ def match_own_model(
       sizes = networks["generator"].generator_sizes
     fields |= {"generator_sizes": sizes, "generator_multiplier": 1.0}
     model = pretrain.make_electra(**fields)
-  model = model.clone(tokenizer=tokenizer)
+  model = model.clone(tokenizer=tokenizer, **changed)
   has_padding = kept.fields["vocab_size"] != len(tokenizer.vocab)
   skip = "words" if has_padding else ""
   return model, match_weights(networks, model, tokenizer, init_skip=skip)
