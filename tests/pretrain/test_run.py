@@ -183,6 +183,7 @@ def test_a_branch_decays_as_the_run_that_was_to_end_so(first_run):
   assert run(root / "long", endless, BERT)[0] == 0
   before = runs.read_records(root / "long")
   decay = ["--config.steps=9", "--config.optim.decay_steps=4"]
+  decay += ["--config.checkpoint.keep=9"]
   branch = f"--config.branch={root}/long/checkpoints/6"
   saved = root / "long" / "config.json"
   with pytest.raises(errors.CheckpointError, match="muon_lr: 0.0 -> 0.01"):
@@ -190,7 +191,7 @@ def test_a_branch_decays_as_the_run_that_was_to_end_so(first_run):
   code, output = run(root / "branch", [branch, *decay], saved)
   assert code == 0 and f"resumed at step 6 of '{root}/branch'" in output
   assert run(root / "planned", [*flags, *decay], BERT)[0] == 0
-  saved = checkpoints.read_description(root / "branch/checkpoints/6")
+  saved = checkpoints.read_description(root / "branch/checkpoints/6")["run"]
   assert saved[guards.TIME] == guards.NO_TIME  # its minutes are its own
   names = "branch", "planned"
   branched, planned = (runs.read_records(root / name) for name in names)
