@@ -24,12 +24,11 @@ lines: the 2,891 of the test split, with headings and cut to 512 tokens, have
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.load import parse_words
 from truenegs_jax.config.tables import make_config
 from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures all but the run and the text, which have to be set."""
-  parse_words(arg, {})
-  return common.apply_arg(make_config("corrections"), "", default="hc")
+  c = make_config("corrections")
+  return common.apply_arg(c, arg, default="hc")

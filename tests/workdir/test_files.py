@@ -57,7 +57,7 @@ def test_keys_that_are_new_take_their_defaults(workdir, capsys):
   del earlier["log"]
   files.save_json(workdir / files.CONFIG, earlier)
   saved = saved_model.read_config(workdir)
-  line = capsys.readouterr().out
+  line = capsys.readouterr().err
   assert saved["optim"]["lr"] == expected
   assert "written by version 0.1 of truenegs_jax" in line
   assert f"optim.lr={expected}" in line and "log.every_steps=" in line
