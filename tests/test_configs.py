@@ -363,7 +363,7 @@ def test_the_described_choices_are_all_that_the_package_has():
     "log.writers": loggers.LOGGERS,
     "objective": plan.OBJECTIVES,
     "task": TABLES,
-    "model.attention": attention.CHOICES,
+    "model.attention": {"auto", "xla", *attention.PLATFORMS.values()},
     "data.accents": ACCENTS,
     "data.layout": layouts.LAYOUTS,
     "finetune.kind": task.METRICS.keys() - {task.SPANS},

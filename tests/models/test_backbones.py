@@ -1,5 +1,6 @@
 """Properties of every backbone among the files of models/."""
 
+import dataclasses
 import functools
 import importlib
 import pathlib
@@ -222,3 +223,17 @@ def test_remat_and_scan_do_not_change_loss_or_gradients(backbone, mode):
   other_value, other_grads = loss(*loss_arguments(backbone))
   assert float(other_value) == pytest.approx(float(value), rel=1e-6)
   assert_same_tree(grads, other_grads, rtol=1e-6)
+
+
+def test_a_first_layer_that_differs_is_not_part_of_a_loop_of_single_layers():
+  modern = BACKBONES["modern"]
+  config = make_config(modern, layers=3, global_every=1)
+  params = wide_params(modern, config)
+  looped = dataclasses.replace(config, scan=True)
+  hidden, other = (
+    quick_jit(functools.partial(forward, modern, x))(
+      params, make_inputs(5), make_keys()
+    )
+    for x in (config, looped)
+  )
+  np.testing.assert_allclose(other, hidden, rtol=1e-5, atol=1e-6)

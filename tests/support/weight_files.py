@@ -116,15 +116,12 @@ def load_params(
   model: Any,
   tokenizer: Any = TOKENIZER,
   skip: str = "",
-  task: Any = None,
   **kwargs: Any,
 ) -> tuple[dict[str, Any], list[str]]:
   """Loads weights; returns parameters and reported lines."""
   lines: list[str] = []
   networks = find.Weights(str(init)).for_roles(model.roles)
-  matched = match.match_weights(
-    networks, model, tokenizer, init_skip=skip, task=task
-  )
+  matched = match.match_weights(networks, model, tokenizer, init_skip=skip)
   return load.load_params(matched, report=lines.append, **kwargs), lines
 
 

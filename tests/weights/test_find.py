@@ -4,6 +4,7 @@ Downloads are made by the hub's real client from a local server.
 """
 
 import errno
+import shutil
 
 import huggingface_hub
 import pytest
@@ -11,6 +12,7 @@ from huggingface_hub import constants, errors
 
 from support import hub_stand_in, tiny
 from support.weight_files import (
+  TOKENIZER,
   assert_same_tree,
   load_params,
   random_params,
@@ -19,7 +21,7 @@ from support.weight_files import (
 )
 from truenegs_jax.configs import electra_small
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.weights import find
+from truenegs_jax.weights import find, load, match
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.saved_model import build_model
 
@@ -193,6 +195,19 @@ def test_a_run_is_read_as_its_export_would_be(tmp_path, backbone):
   other = _config("modern" if backbone == "encoder" else "encoder")
   with pytest.raises(InputError, match="model.backbone='.*Set --config.model"):
     load_params(folder, build_model(other, vocab_size=tiny.V))
+
+
+def test_networks_are_of_one_step_although_their_run_goes_on(tmp_path):
+  config = _config("encoder")
+  model = build_model(config, vocab_size=tiny.V)
+  params = {step: random_params(model, step) for step in STEPS}
+  folder = write_run(tmp_path / "run", config, params)
+  networks = find.Weights(str(folder)).for_roles(model.roles)
+  matched = match.match_weights(networks, model, TOKENIZER)
+  networks["discriminator"].load()
+  shutil.rmtree(folder / "checkpoints" / "20")  # another step is the newest
+  loaded = load.load_params(matched, report=print)
+  assert_same_tree(loaded, params[20])
 
 
 def test_parse_run_path_recognizes_runs_and_their_steps(tmp_path):

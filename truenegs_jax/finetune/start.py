@@ -83,9 +83,7 @@ class Start:
       return None
     skip = self.options.init_skip
     weights = self.weights.for_roles(model.roles)
-    return match.match_weights(
-      weights, model, self.tokenizer, init_skip=skip, task=task
-    )
+    return match.match_weights(weights, model, self.tokenizer, init_skip=skip)
 
   def make_params(
     self, task: Task, seed: int, *, complete: bool = False
@@ -94,8 +92,9 @@ class Start:
     matched = self.match_task(task)
     if self.weights is None or matched is None:
       return load.draw_params(self.make_model(task), seed)
+    report = self.weights.report
     return load.load_params(
-      matched, seed=seed, complete=complete, report=self.weights.report
+      matched, seed=seed, complete=complete, task=task, report=report
     )
 
   def provenance(self, task: Task) -> dict[str, Any]:
@@ -139,7 +138,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
     source = weights.encoder()
     role = source.role
     location = source.location
-    network |= source.thetas | source.sizes
+    network |= source.sizes
     network["backbone"] = source.backbone
     network["pooling"] = source.fields.get("classifier_pooling", "cls")
     tokenizer = _load_tokenizer(o, source)
@@ -294,7 +293,7 @@ def open_model(
   seeds = seeds or {init: None}
   run = next(iter(runs.values()), None)
   network = Weights(next(iter(seeds)), report).encoder()
-  if match.detect_task_head(network) != "spans":
+  if not match.answers_questions(network):
     raise InputError(
       f"init: {network.location} has no head for questions. Fine-tune it with"
       " --config=finetune_squad, and pass that workdir."

@@ -22,16 +22,14 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from truenegs_jax.models import flash_attention
-from truenegs_jax.runtime import cpu, rng
+from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 Configs = Collection[Any]  # encoder.EncoderConfig, one per network
 
-MASKED_SCORE = -1e9
 # On a CPU, fewer scores than these are not worth a longer compilation.
 MIN_SCORES = 2**18
-CHOICES = ("auto", "xla", "sliced", "flash")  # of `model.attention`
 PLATFORMS = {"cpu": "sliced", "tpu": "flash", "cuda": "flash"}  # of "auto"
 ROWS_PER_DEVICE = 4  # in a check
 TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
@@ -158,7 +156,9 @@ def dot_product_attention(
     key_BxHxLxS,
     preferred_element_type=jnp.float32,
   )
-  scores_BxHxLxL = jnp.where(allowed_Bx1xLxL, scores_BxHxLxL, MASKED_SCORE)
+  scores_BxHxLxL = jnp.where(
+    allowed_Bx1xLxL, scores_BxHxLxL, flash_attention.MASKED_SCORE
+  )
   weights_BxHxLxL = jax.nn.softmax(scores_BxHxLxL).astype(value_BxLxHxS.dtype)
   weights_BxHxLxL = dropout(weights_BxHxLxL, keys_B)
   mixed_BxHxLxS = jnp.einsum("bhqk,bhks->bhqs", weights_BxHxLxL, value_BxHxLxS)
@@ -212,8 +212,8 @@ def choose(
   """Chooses one implementation for all networks; says which one, and why.
 
   Args:
-    choice: one of CHOICES; "auto" is the platform's own if its conditions are
-      met, and otherwise "xla".
+    choice: `model.attention`; "auto" is the platform's own if its conditions
+      are met, and otherwise "xla".
     configs: of the networks, `encoder.EncoderConfig`.
     mesh: of the devices of the training.
     length: tokens of the longest row.
@@ -223,9 +223,7 @@ def choose(
   """
   platform = platform or get_platform(mesh.devices.flat[0])
   own = PLATFORMS.get(platform, "xla")
-  name = choice
-  if choice == "auto":
-    name = own if own != "sliced" or cpu.is_enabled(platform) else "xla"
+  name = own if choice == "auto" else choice
   if name == "xla":
     return XLA, name
   needed = ""

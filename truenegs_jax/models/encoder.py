@@ -134,15 +134,11 @@ def make_network_config(
 ) -> EncoderConfig:
   """Builds a network's config: the sizes of a variant, updated by `fields`.
 
-  The variant "init" has no sizes. A theta of rotary positions that is 0 stays
-  at its default.
+  The variant "init" has no sizes.
   """
   variants = {**load_backbone(backbone).VARIANTS, FROM_WEIGHTS: {}}
   one_of("model.variant", variant, variants)
-  own = {**backbone_fields(backbone), **variants[variant]}
-  for name, value in fields.items():
-    if value or not name.endswith("rope_theta"):
-      own[name] = value
+  own = {**backbone_fields(backbone), **variants[variant], **fields}
   return _check_heads("model", EncoderConfig(**own))
 
 

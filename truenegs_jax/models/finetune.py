@@ -23,14 +23,15 @@ from truenegs_jax.runtime import rng
 
 Array = jax.Array
 
-# The head of classes or scores of each network, that of Hugging Face's class.
-CLASS_HEADS = {"discriminator": "dense", "bert": "pooler"}
-
 
 def class_head(role: str, backbone: str) -> str:
-  """Returns the kind of head of classes or scores; ModernBERT has one."""
+  """Returns the kind of head of classes or scores, as in Hugging Face's class.
+
+  It is BERT's pooler, or dense for ELECTRA and ModernBERT.
+  """
   fields = encoder.backbone_fields(backbone)
-  return "dense" if fields.get("pre_norm") else CLASS_HEADS[role]
+  is_pooled = role == "bert" and not fields.get("pre_norm")
+  return "pooler" if is_pooled else "dense"
 
 
 class TaskHead(nn.Module):

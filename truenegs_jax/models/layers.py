@@ -141,8 +141,8 @@ def run_layers(
     x_BxLxD: input of the first layer; the result is the last one's output.
     keys_B: of dropout, one per row.
     *shared: trees of arrays that are the same for all layers (the mask).
-    period: layers of one round of the loop. If there are several, the first
-      round, whose layers may differ, is not part of it.
+    period: layers of one round of the loop. The first round of a list of
+      layers, which may differ, is not part of it.
   """
   c = network.config
   kinds = layer if isinstance(layer, Sequence) else [layer] * c.layers
@@ -175,7 +175,8 @@ def run_layers(
   steps = list(zip(layers, map(jnp.int32, sites), strict=True))
   first = c.layers
   if c.scan:
-    first = 0 if period == 1 else c.layers % period or period
+    is_list = isinstance(layer, Sequence)
+    first = (c.layers % period or period) if is_list else 0
   x_BxLxD, _ = run(kinds[:first], x_BxLxD, steps[:first])
   if rounds := [steps[i : i + period] for i in range(first, c.layers, period)]:
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rounds)

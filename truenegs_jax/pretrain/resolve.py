@@ -130,7 +130,7 @@ def _read_known_keys(
   networks = weights.for_roles(ROLES[config.objective])
   kept = next(iter(networks.values()))
   known = {}
-  for name, value in (kept.sizes | kept.thetas).items():
+  for name, value in kept.sizes.items():
     known[f"model.{name}"] = value
   if "data.vocab" in own:
     _ = kept.tokenizer  # raises if there is none

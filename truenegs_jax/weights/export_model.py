@@ -7,7 +7,7 @@ line = export_weights("google-bert/bert-base-uncased", output)
 import importlib
 import json
 import pathlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
 )
 from truenegs_jax.runtime.files import CHECKSUMS, atomic_folder, disk_errors
-from truenegs_jax.runtime.paths import is_bucket, open_path
+from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import (
   find,
@@ -138,13 +138,8 @@ def export_task(
 
   AutoModelForSequenceClassification, AutoModelForQuestionAnswering or
   AutoModelForTokenClassification computes the trained logits, with scores in
-  the task's units. `output` must not exist. Returns a line for the user, as
-  `export_model` does.
+  the task's units. Returns a line for the user, as `export_model` does.
   """
-  if output.exists() and not is_bucket(output):
-    raise InputError(
-      f"output='{output}' exists. Move it away or choose another folder."
-    )
   params = dict(jax.device_get(params))
   if task.kind == task_lib.SCORE:  # the head's are (score - offset) / scale
     offset, scale = map(np.float32, task.scale)
@@ -162,13 +157,11 @@ def export_task(
   return f"Exported to '{output}'. {summary}"
 
 
-def export_weights(
-  init: str, output: pathlib.Path, *, report: Callable[[str], object] = print
-) -> str:
+def export_weights(init: str, output: pathlib.Path) -> str:
   """Converts weights of any size, in any format of `config.init`.
 
-  `report` receives lines about downloads and about heads drawn at random.
-  Returns a line for the user, as `export_model` does.
+  Prints lines about downloads and about heads drawn at random. Returns a line
+  for the user, as `export_model` does.
   """
   # Checked first, as reading the weights may take long.
   resolved = check_replaceable(output)
@@ -179,13 +172,13 @@ def export_weights(
         f"output='{output}' holds the weights to convert. Choose another"
         " --output."
       )
-  loaded, matched = load.load_own_model(find.Weights(init, report), report)
+  loaded, matched = load.load_own_model(find.Weights(init))
   name = find.hide_folders(init)
   about = f"Converted, not trained, from `{name}`, whose license applies."
   roles = [*matched.networks]
   others = tuple(x for x in loaded.model.roles if x not in roles)
   missing = [x for x in matched.missing if not x.startswith(others)]
-  load.report_missing(matched, missing, report)
+  load.report_missing(matched, missing, print)
   if missing:
     about += (
       "\n\n**NOT ALL WEIGHTS ARE TRAINED. THE ORIGINAL LACKS THESE, SO THEY ARE"
@@ -219,7 +212,7 @@ def _check_finite(params: Mapping[str, Any]) -> None:
       name = jax.tree_util.keystr(path, simple=True, separator="/")
       raise NonFiniteError(
         f"{name} holds {np.count_nonzero(~np.isfinite(x)):,} values that are"
-        " not finite. Nothing was exported. Export an earlier step: --step=N."
+        " not finite. Nothing was exported."
       )
 
 

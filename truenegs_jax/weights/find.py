@@ -5,7 +5,7 @@ Weights("google/electra-base-discriminator, google/electra-base-generator")
 Weights("runs/mine"), Weights("runs/mine/checkpoints/500")
 
 They are located and opened once, when first needed. Networks of runs have the
-names and layouts of their exports. `load.match_weights` compares them with a
+names and layouts of their exports. `match.match_weights` compares them with a
 model, and `load.load_params` reads what fits.
 """
 
@@ -89,7 +89,8 @@ class Weights:
   def for_roles(self, roles: Iterable[str]) -> dict[str, Network]:
     """Returns the networks for a model with these roles.
 
-    A pair can start from a discriminator alone, which ignores a generator.
+    A pair can start from a discriminator alone; a model of a discriminator
+    alone ignores a generator.
     """
     by_role = dict(self.networks)
     roles = list(roles)
@@ -213,10 +214,13 @@ def _open_run(
     else:
       saved = saved_model.read_saved_model(checkpoints, step)
 
-  def load(role: str) -> Named:
+  @functools.cache  # a run that still trains may save another step meanwhile
+  def read() -> dict[str, Any]:
     with saved_model.open_run(workdir) as checkpoints:
-      _, params = saved_model.load(checkpoints, step, report=report)
-    return hf_names.to_huggingface(params, saved.model, role)
+      return saved_model.load(checkpoints, step, report=report)[1]
+
+  def load(role: str) -> Named:
+    return hf_names.to_huggingface(read(), saved.model, role)
 
   return [
     Network(

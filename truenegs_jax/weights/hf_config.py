@@ -79,17 +79,6 @@ _FIXED: dict[str, dict[str, Any]] = {
   },
 }
 _UNWRITTEN = ("position_embedding_type", "is_decoder")
-_HEADS: dict[str, dict[str, Any]] = {  # fields that are always written
-  "bert": {"classifier_dropout": None},
-  "electra": {
-    "classifier_dropout": None,
-    "summary_type": "first",
-    "summary_use_proj": True,
-    "summary_activation": "gelu",
-    "summary_last_dropout": 0.1,
-  },
-  "modernbert": {"classifier_pooling": "cls"},
-}
 MAX_SIZE = 10_000_000
 # Attributes that no array and no other result than training depends on.
 RATES = ("dropout", "attention_dropout", "initializer_range")
@@ -112,7 +101,6 @@ def make_fields(
     "pad_token_id": pad,
     "dtype": "float32",
     **{x: y for x, y in _FIXED[family].items() if x not in _UNWRITTEN},
-    **_HEADS[family],
   }
   for name, (attribute, _) in FIELDS[family].items():
     fields[name] = getattr(config, attribute)

@@ -94,7 +94,8 @@ class Network:
     load = functools.partial(load_tokenizer, path, strip_accents=accents)
     tokenizer = load(lowercase=self.lowercase is not False)
     words = (x for x in tokenizer.vocab if not x.startswith("["))
-    if self.lowercase is None and any(x != x.lower() for x in words):
+    is_open = self.lowercase is None and not tokenizer.definition
+    if is_open and any(x != x.lower() for x in words):
       return load(lowercase=False)
     return tokenizer
 
@@ -104,14 +105,10 @@ class Network:
     return hf_config.read_sizes(self.fields)
 
   @property
-  def sizes(self) -> dict[str, int]:
-    """The sizes, by the names of their keys of `model`."""
-    return {x: self.values[x] for x in SIZES if x in self.values}
-
-  @property
-  def thetas(self) -> dict[str, float]:
-    """Keys of `model` with the bases of rotary positions, if it has them."""
-    return {x: self.values[x] for x in hf_config.THETAS if x in self.values}
+  def sizes(self) -> dict[str, float]:
+    """Keys of `model` with its sizes, and bases of rotary positions if any."""
+    names = (*SIZES, *hf_config.THETAS)
+    return {x: self.values[x] for x in names if x in self.values}
 
   @property
   def generator_sizes(self) -> tuple[int, ...]:
@@ -123,7 +120,7 @@ class Network:
     """Its class of transformers; "" if unknown."""
     match self.fields.get("architectures"):
       case [str(name), *_]:
-        return printable(name[:80])
+        return name
     return ""
 
 

@@ -235,12 +235,6 @@ def flat_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
   return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
 
 
-def list_paths(model: Model, role: str) -> list[str]:
-  """Returns the paths of one network, with those of shared embeddings."""
-  others = (*(x for x in model.roles if x != role), *pretrain.OWN.values())
-  return [path for path in flat_shapes(model) if not path.startswith(others)]
-
-
 def network_names(model: Model, role: str) -> NetworkNames:
   """Returns the names of a network; other backbones are described as BERT."""
   return BACKBONES.get(model.backbone, NETWORKS)[role]
@@ -261,8 +255,12 @@ def name_table(model: Model, role: str) -> dict[str, str]:
     modules[f"{role}_head/{module}".rstrip("/")] = name
   if isinstance(model, finetune.DownstreamModel):
     modules |= task_head(model.head, model.backbone)
+  # Those of shared embeddings are of each network.
+  others = (*(x for x in model.roles if x != role), *pretrain.OWN.values())
   table = {}
-  for path in list_paths(model, role):
+  for path in flat_shapes(model):
+    if path.startswith(others):
+      continue
     module, _, array = path.rpartition("/")
     if array not in ("kernel", "scale", "bias"):
       module = path  # a table

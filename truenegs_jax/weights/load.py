@@ -72,14 +72,12 @@ def load(init: str, *, report: Report = print) -> Pretrained:
       one of another size; damaged weights.
     CheckpointError: a run that cannot be read.
   """
-  loaded, matched = load_own_model(Weights(init, report), report)
+  loaded, matched = load_own_model(Weights(init, report))
   report_missing(matched, matched.missing, report)
   return loaded
 
 
-def load_own_model(
-  weights: Weights, report: Report
-) -> tuple[Pretrained, MatchedWeights]:
+def load_own_model(weights: Weights) -> tuple[Pretrained, MatchedWeights]:
   """Makes a model of the weights' sizes, and loads its parameters.
 
   The two networks of a pair share embeddings if those are the same.
@@ -89,7 +87,7 @@ def load_own_model(
   if len(flats) > 1 and any(_list_differences(*flats.values())):
     model = model.clone(sharing="none")
     matched = dataclasses.replace(matched, model=model)
-  params = _make_params(matched, flats, 0, report)
+  params = _make_params(matched, flats, 0, weights.report)
   return Pretrained(model, params, matched.tokenizer), matched
 
 
@@ -99,6 +97,7 @@ def load_params(
   seed: int = 0,
   complete: bool = False,
   unread: str = "",
+  task: task_lib.Task | None = None,
   report: Report = print,
 ) -> dict[str, Any]:
   """Returns all parameters of a model, as f32 numpy arrays.
@@ -111,6 +110,7 @@ def load_params(
   Args:
     complete: whether to refuse incomplete weights, for measurements.
     unread: the beginning of names that are then not needed, or "".
+    task: of a fine-tuned model, for the scale of its scores.
     report: receives lines about what is left out or drawn at random.
 
   Raises InputError for embeddings that are shared or tied, but differ, and for
@@ -122,7 +122,10 @@ def load_params(
       f"init: {matched.location} lacks {list_modules(needed)}, which would be"
       " drawn at random. Pass complete weights."
     )
-  params = _make_params(matched, _read_networks(matched), seed, report)
+  flats = _read_networks(matched)
+  for flat in flats.values():
+    _unscale_head(flat, task)
+  params = _make_params(matched, flats, seed, report)
   report_missing(matched, matched.missing, report)
   return params
 
@@ -140,7 +143,6 @@ def _make_params(
   for line in matched.lines:
     report(line)
   flat = _join_networks(matched, flats)
-  _unscale_head(flat, matched.task)
   init_params = functools.cache(
     lambda: traverse_util.flatten_dict(
       draw_params(matched.model, seed), sep="/"
@@ -177,7 +179,7 @@ def _join_networks(matched: MatchedWeights, flats: Mapping[str, Flat]) -> Flat:
 
 def _list_differences(a: Flat, b: Flat) -> Iterator[tuple[str, float]]:
   """Lists the arrays of both that differ, by how much; rounding may differ."""
-  for name in a.keys() & b.keys():
+  for name in sorted(a.keys() & b.keys()):
     difference = float(np.abs(a[name] - b[name]).max())
     if difference > ROUNDING * np.abs(a[name]).max():
       yield name, difference

@@ -19,7 +19,6 @@ from truenegs_jax.config.sections import FROM_WEIGHTS, INIT_SKIPS
 from truenegs_jax.data.tokenizer import Tokenizer, check_tokens
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights import hf_config, hf_names
 from truenegs_jax.weights.hf_folder import Network
 from truenegs_jax.weights.hf_names import TASK_HEAD
@@ -43,7 +42,6 @@ class MatchedWeights:
   networks: Mapping[str, Network]  # by role; a pair may lack its generator
   names: Mapping[str, Table]  # by role, of the arrays to read
   skip: frozenset[str]  # names in `config.init_skip`
-  task: task_lib.Task | None
   lines: tuple[str, ...]  # for the user: what is left out
 
   @property
@@ -72,7 +70,6 @@ def match_weights(
   tokenizer: Tokenizer,
   *,
   init_skip: str = "",
-  task: task_lib.Task | None = None,
 ) -> MatchedWeights:
   """Compares weights with a model; only headers are read.
 
@@ -80,7 +77,6 @@ def match_weights(
     networks: the weights by role, those of `find.Weights.for_roles`.
     tokenizer: the run's; the vocabulary next to the weights must be the same.
     init_skip: what may differ, as in `config.init_skip`.
-    task: of a fine-tuned model.
 
   Raises InputError with a list of mismatches, CheckpointError for an unreadable
   run.
@@ -95,6 +91,12 @@ def match_weights(
       _check_saved(network, tokenizer)
     elif not names:  # the first network's words are those of both
       stored_model = _with_rows_of(network, model)
+      vocabulary = network.tokenizer.vocab
+    elif network.tokenizer.vocab != vocabulary:
+      raise InputError(
+        f"init: '{network.vocabulary}' is not the vocabulary of the first"
+        " network. Pass two networks of one vocabulary."
+      )
     if network.backbone != model.backbone:
       raise InputError(
         f"init: {location} has the backbone {network.backbone!r}, but"
@@ -113,9 +115,7 @@ def match_weights(
       lines.append(
         f"init: left out what this model lacks of {location}: {listed}."
       )
-  return MatchedWeights(
-    model, tokenizer, networks, names, skip, task, tuple(lines)
-  )
+  return MatchedWeights(model, tokenizer, networks, names, skip, tuple(lines))
 
 
 def match_own_model(
@@ -141,7 +141,7 @@ def match_own_model(
   model: pretrain.Model
   if kept.role == "bert":
     has_pooler = any(name.startswith(hf_names.POOLER) for name in kept.shapes)
-    model = pretrain.make_bert(**fields).clone(pooler=has_pooler)
+    model = pretrain.make_bert(pooler=has_pooler, **fields)
   else:
     # A discriminator without a generator gets a small one.
     sizes: tuple[int, ...] = (kept.values["embedding_size"], 1, 1, 1)
@@ -294,21 +294,16 @@ def _check_saved(network: Network, tokenizer: Tokenizer) -> None:
     )
 
 
-def detect_task_head(network: Network) -> str:
-  """Returns a name in `hf_names.TASK_CLASSES`; "" if no head can be loaded."""
-  for head, class_name in hf_names.TASK_CLASSES.items():
-    modules = hf_names.task_head(head, network.backbone).values()
-    # Of Hugging Face's files only; those of ModernBERT all have these names.
-    names = {f"{name}.weight" for name in modules}
-    is_class = network.architecture.endswith(class_name)
-    if is_class or network.backbone != "modern":
-      if names <= network.shapes.keys():
-        return head
-  return ""
+def answers_questions(network: Network) -> bool:
+  """Whether weights have a head for questions; ModernBERT's class tells it."""
+  modules = hf_names.task_head("spans", network.backbone).values()
+  has_arrays = {f"{name}.weight" for name in modules} <= network.shapes.keys()
+  is_class = network.architecture.endswith(hf_names.TASK_CLASSES["spans"])
+  return has_arrays and (is_class or network.backbone != "modern")
 
 
 def list_names(names: Iterable[str]) -> str:
-  """Lists at most MAX_LISTED names for a message; "unnamed" for none."""
+  """Lists at most MAX_LISTED names for a message, an empty one as "unnamed"."""
   listed = list(names)
   if len(listed) > MAX_LISTED:
     listed[MAX_LISTED:] = ["..."]

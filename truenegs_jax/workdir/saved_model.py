@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from truenegs_jax.config.load import load_saved
-from truenegs_jax.config.sections import SIZES, Model, PretrainConfig
+from truenegs_jax.config.sections import Model, PretrainConfig
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
@@ -143,7 +143,7 @@ def build_model(config: PretrainConfig, *, vocab_size: int) -> pretrain.Model:
   fields: dict[str, Any] = {"vocab_size": vocab_size}
   for name in MODEL_KEYS:
     value = getattr(c.model, name)
-    if value or name not in SIZES:  # a size that is 0 is the variant's
+    if value or name == "dropout":  # what else is 0 is the network's default
       fields[name] = value
   fields["attention_dropout"] = c.model.dropout
   if c.objective != "electra":
