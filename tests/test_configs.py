@@ -63,7 +63,7 @@ def resolve(c, **changes):
   weights = Weights(config.init)
   config = resolve_lib.resolve_config(config, weights, saved=None)
   is_new = not config.dry_run
-  return plan.try_run(config, weights, memory=2**34, is_new=is_new)
+  return plan.try_run(config, weights, is_new=is_new)
 
 
 def check(c):

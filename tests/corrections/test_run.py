@@ -275,8 +275,8 @@ def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):
     saved["negatives"]["sources"] = sources
     (tmp_path / "config.json").write_text(json.dumps(saved))
     options = Corrections.read(c.corrections)
-    m = run_lib.resolve(PretrainConfig.read(c), options, print)
-    assert m.make_request(m.config).identity == identity
+    m, auto = run_lib.resolve(PretrainConfig.read(c), options, print)
+    assert run_lib.make_request(m.config, auto).identity == identity
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,22 @@
 """A workdir is resumed by its own run only."""
 
+import contextlib
 import json
 import pathlib
+import types
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from support.weight_files import TOKENIZER, write_run
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.configs import common
 from truenegs_jax.pretrain import start
 from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.workdir.checkpoints import Checkpoints
 
 FINGERPRINTS = {"vocabulary": "v", "rows": "r", "synonyms": None}
 
@@ -47,6 +54,36 @@ def test_keys_may_change_according_to_their_rules(key):
 def test_a_branch_of_no_run_is_refused(tmp_path):
   with pytest.raises(InputError, match="'.*lnog' is not the workdir"):
     start.read_saved_config(tmp_path / "new", str(tmp_path / "lnog"))
+
+
+@pytest.mark.parametrize(
+  ("backbone", "key", "value", "is_refused"),
+  [
+    ("encoder", "generator.detect_weight", 10.0, False),
+    ("encoder", "generator.multiplier", 0.9, True),
+    ("encoder", "model.max_positions", 256, True),
+    ("modern", "model.max_positions", 256, False),  # its are rotary
+  ],
+)
+def test_a_branch_changes_what_decides_no_array(
+  tmp_path, backbone, key, value, is_refused
+):
+  c = common.get_config()
+  c.model.backbone = backbone
+  folder = write_run(tmp_path / "run", c, {5: {"w": np.ones(3, np.float32)}})
+  c.update_from_flattened_dict({key: value})
+  prints = {"vocabulary": TOKENIZER.fingerprint}
+  now = {"config": json.loads(c.to_json()), "fingerprints": prints}
+  like = jax.ShapeDtypeStruct((3,), np.float32, sharding=jnp.ones(3).sharding)
+  abstract = types.SimpleNamespace(params={"w": like})
+  expected = contextlib.nullcontext()
+  if is_refused:
+    expected = pytest.raises(CheckpointError, match=f"{key}: .* -> {value}")
+  branch = Checkpoints(tmp_path / "new" / "checkpoints")
+  with contextlib.closing(branch):
+    with expected:
+      start.copy_branch(str(folder), branch, now, abstract)
+    assert branch.steps() == ([] if is_refused else [5])
 
 
 def test_only_differences_that_matter_are_listed():

@@ -161,7 +161,8 @@ def compile_step(
       tiny.list_ids(tiny.dense_table()), tokens, source="x", options={}
     )
     arrays = table.arrays(rates=True)
-  aux = {name: sharding.replicate(x, mesh) for name, x in arrays.items()}
+  replicated = sharding.replicated_sharding(mesh)
+  aux = {name: sharding.put(x, replicated) for name, x in arrays.items()}
   if teacher:
     params = {"params": tiny.random_params(teacher.model)}
     split = sharding.tree_shardings(params, mesh, spec)

@@ -43,18 +43,18 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     console.print(progress.make_table(lines))
     return 0
   unread = "generator" if o.network == "discriminator" else ""
-  model = measured.open_model(m, unread=unread)
-  with model as (saved, steps), lock.lock(workdir):
+  with measured.open_model(m, unread=unread) as (saved, steps):
     scorer = minimal_pairs.PairScorer(
       m.make_run(saved), pairs, hidden=o.hidden, network=o.network
     )
-    rates = {step: scorer.rate(params, console) for step, params in steps}
-    results = make_results(pairs, rates)
-    print_table(Table(**results["tables"][0]), console)
-    say(results["summary"])
-    files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
-    files.save_json(workdir / files.RESULTS, files.finite_or_null(results))
-    write_own_report(workdir, say)
+    with lock.lock(workdir):
+      rates = {step: scorer.rate(params, console) for step, params in steps}
+      results = make_results(pairs, rates)
+      print_table(Table(**results["tables"][0]), console)
+      say(results["summary"])
+      files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
+      files.save_json(workdir / files.RESULTS, files.finite_or_null(results))
+      write_own_report(workdir, say)
   say(f"saved: {workdir / files.RESULTS}, {workdir / files.REPORT}")
   return 0
 

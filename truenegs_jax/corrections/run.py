@@ -11,7 +11,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -22,10 +22,9 @@ from truenegs_jax.config.tables import Corrections
 from truenegs_jax.data import sources as text_sources
 from truenegs_jax.pretrain import cases, describe, measured, predict_slots
 from truenegs_jax.pretrain import resolve as resolve_lib
-from truenegs_jax.report.page import print_table
+from truenegs_jax.report.page import Table, print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import errors, progress
-from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files, lock, saved_model
@@ -33,47 +32,34 @@ from truenegs_jax.workdir import files, lock, saved_model
 SOURCES = "corrections.sources"  # the config key
 
 
-class Measurement(NamedTuple):
-  """A checked measurement; `config` has values of the run or the weights."""
-
-  options: Corrections
-  config: PretrainConfig
-  model: measured.Measured
-  sources: str  # of synonyms
-
-  def make_request(self, config: PretrainConfig) -> run_table.TableRequest:
-    """Makes a request for the table of the sources with a config's options."""
-    request = run_table.make_request(config.negatives, config.data)
-    return dataclasses.replace(request, sources=self.sources, key=SOURCES)
-
-
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Measures corrections, prints and saves them, and returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
   config = PretrainConfig.read(c)
-  m = resolve(config, Corrections.read(c.corrections), say)
+  o = Corrections.read(c.corrections)
+  m, sources = resolve(config, o, say)
   files.check_no_run(workdir)
   if config.dry_run:
-    console.print(progress.make_table(_describe_plan(m)))
+    console.print(progress.make_table(_describe_plan(m, o, sources)))
     return 0
-  with measured.open_model(m.model) as (saved, steps):
+  with measured.open_model(m) as (saved, steps):
     if stop_words := config.negatives.stop_words:  # a path of this machine
       own = {"negatives.stop_words": stop_words}
       saved = saved._replace(config=saved.config.replace(own))
-    if m.options.run:
+    if o.run:
       say(
         "The model, its vocabulary, masking and objective are those of"
-        f" '{m.options.run}': {describe.describe_objective(saved.config)}"
+        f" '{o.run}': {describe.describe_objective(saved.config)}"
       )
     with progress.working(console, "Reading text"):
-      text = _read_text(m, saved)
-    table = _build_table(m.make_request(saved.config), saved, text, console)
+      text = _read_text(o, saved)
+    request = make_request(saved.config, sources)
+    table = _build_table(request, saved, text, console)
     with lock.lock(workdir):
       checkpoints, search = _measure(m, saved, steps, text, table, console)
       results = _report(saved, checkpoints, text, table)
-      rates = cases.make_rates_table(checkpoints, table.source)
-      print_table(rates, console)
-      shown = search.cases[: m.options.cases]
+      print_table(Table(**results["tables"][0]), console)
+      shown = search.cases[: o.cases]
       print_table(cases.make_cases_table(search, shown), console)
       say(results["summary"])
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
@@ -120,47 +106,56 @@ def _report(
   }
 
 
+def make_request(
+  config: PretrainConfig, sources: str
+) -> run_table.TableRequest:
+  """Makes a request for the table of sources with a config's options."""
+  request = run_table.make_request(config.negatives, config.data)
+  return dataclasses.replace(request, sources=sources, key=SOURCES)
+
+
 def resolve(
   config: PretrainConfig, o: Corrections, report: Callable[[str], object]
-) -> Measurement:
-  """Fills in values of the run, or sizes of `init`, without reading arrays."""
+) -> tuple[measured.Measured, str]:
+  """Returns the model to measure, without arrays, and sources of synonyms.
+
+  Its config has values of the run, or sizes of `init`.
+  """
   model = measured.find_model(config, o, report)
   text_sources.named_sources(o.text, key=predict_slots.TEXT)
   config = model.config
   auto = config.negatives.sources
-  workdir = open_path("corrections.run", o.run)
-  if o.run and (saved := saved_model.read_config(workdir)):
+  if o.run and (saved := saved_model.read_config(model.workdir)):
     config = config.replace({"data.language": saved["data"]["language"]})
     if not saved["negatives"]["sources"].startswith((*run_table.IN_TRAINING,)):
       auto = saved["negatives"]["sources"]
   resolve_lib.check(config)
   sources = auto if o.sources in ("", "auto") else o.sources
-  m = Measurement(o, config, model, sources)
-  request = m.make_request(config)
+  request = make_request(config, sources)
   if request.model or request.teacher:
     raise errors.InputError(
       f"{SOURCES}={sources!r} has pairs only while a model trains. Use sources"
       " that are the same for every checkpoint."
     )
   request.check()
-  return m
+  return model._replace(config=config), sources
 
 
-def _describe_plan(m: Measurement) -> dict[str, str]:
+def _describe_plan(
+  m: measured.Measured, o: Corrections, sources: str
+) -> dict[str, str]:
   """Returns the lines of a dry run."""
-  o = m.options
-  return measured.describe(m.model) | {
+  return measured.describe(m) | {
     "dry run": "reads no text; writes and compiles nothing",
     "text": text_sources.describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {m.config.batch_size}",
-    "synonyms": m.make_request(m.config).identity,
+    "synonyms": make_request(m.config, sources).identity,
   }
 
 
 def _read_text(
-  m: Measurement, saved: saved_model.SavedModel
+  o: Corrections, saved: saved_model.SavedModel
 ) -> predict_slots.Lines:
-  o = m.options
   length = o.length or saved.config.length
   positions = saved.config.model.positions
   if not 3 <= length <= positions:  # [CLS], a token, [SEP]
@@ -199,7 +194,7 @@ def _build_table(
 
 
 def _measure(
-  m: Measurement,
+  m: measured.Measured,
   saved: saved_model.SavedModel,
   steps: measured.Steps,
   text: predict_slots.Lines,
@@ -207,7 +202,7 @@ def _measure(
   console: Console,
 ) -> tuple[list[cases.CheckpointRates], cases.Search]:
   """Predicts with each step and counts its corrections; finds cases at last."""
-  predict = predict_slots.build_predict_step(m.model.make_run(saved))
+  predict = predict_slots.build_predict_step(m.make_run(saved))
   # With a time limit, the last step may come before that of the config.
   total = saved.step if saved.config.minutes else saved.config.steps
   checkpoints = []
@@ -222,7 +217,7 @@ def _measure(
         text.sequences,
         length=text.length,
         batch_size=m.config.batch_size,
-        mesh=m.model.mesh,
+        mesh=m.mesh,
         advance=advance,
       )
     percent = None if step is None else 100 * step / total

@@ -268,10 +268,12 @@ def describe_outcome(
   text = f"{verdict.summary} {RULE}"
   answers = {score.answer for score in verdict.scores.values()}
   if UNKNOWN in answers:
-    fix = "a smaller --config.batch_size=NUMBER and another --workdir=FOLDER"
-    if c.eval.rows <= c.batch_size:
-      fix = f"--config.eval.rows=NUMBER above {c.batch_size:,}"
-    text += f"\nOne batch holds all held-out rows. Set {fix}."
+    text += (
+      "\nOne batch holds all rows that were evaluated. Set"
+      f" --config.eval.rows=NUMBER above {c.batch_size:,}, or if the text has"
+      " no more held-out rows, a smaller --config.batch_size=NUMBER and another"
+      " --workdir=FOLDER."
+    )
   if NO in answers:
     text += (
       "\nUntil it does, a model knows little more than how frequent each word"

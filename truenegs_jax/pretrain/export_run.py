@@ -115,7 +115,7 @@ def describe_run(
   lines = [
     f"* Text: `{hide(c.data.sources)}`, vocabulary `{hide(c.data.vocab)}`",
     f"* Steps: {step:,} of {c.batch_size} rows of {c.length} tokens, seed"
-    f" {c.seed}, from `{hide(c.init) or 'scratch'}`",
+    f" {c.seed}, from `{hide(c.branch or c.init) or 'scratch'}`",
     f"* Objective: {hide(objective)}",
   ]
   if any(getattr(c.negatives, key) for key in _TERMS):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import jax
@@ -68,6 +69,7 @@ class OpenTeacher:
     check_tokens(owner, self.matched.tokenizer, tokenizer, fix)
 
 
+@functools.cache  # the plans of a run open the same one
 def open_teacher(
   options: TeacherOptions, *, dtype: str, report: Report
 ) -> OpenTeacher:

@@ -118,9 +118,9 @@ class Run:
   def edges_V(self) -> np.ndarray | None:
     """The array of `word_edges`; None unless the objective needs it."""
     o = self.options
-    words = read_words(self.tokenizer.vocab)
-    is_needed = o.strict_subword or o.masking.unit == "word"
-    return words.edges_V if is_needed else None
+    if not o.strict_subword and o.masking.unit != "word":
+      return None
+    return read_words(self.tokenizer.vocab).edges_V
 
   @functools.cached_property
   def matched(self) -> match.MatchedWeights:
@@ -307,6 +307,10 @@ def make_options(
   """Makes the recipe of a config's objective."""
   c = config
   names = sections.ObjectiveConfig.list_keys()
+  values = {name: getattr(c.negatives, name) for name in names}
+  if read_words(tokenizer.vocab).marks_spaces:
+    # A list of synonyms may be that of a piece of a word.
+    values["strict_subword"] = True
   return Options(
     masking=masking.MaskingOptions.for_tokenizer(
       tokenizer,
@@ -315,16 +319,12 @@ def make_options(
       unit=c.masking.unit,
     ),
     vocabulary_chunk=vocabulary_chunk,
-    **{name: getattr(c.negatives, name) for name in names},
+    **values,
   )
 
 
 def try_run(
-  config: PretrainConfig,
-  weights: find.Weights,
-  *,
-  memory: int,
-  is_new: bool,
+  config: PretrainConfig, weights: find.Weights, *, is_new: bool
 ) -> Run:
   """Makes a run before there are rows; InputError if weights do not fit it.
 
@@ -334,7 +334,7 @@ def try_run(
   """
   is_from_weights = is_new and bool(config.init)
   tokenizer = find_tokenizer(config.data, download=is_from_weights)
-  run = make_run(config, tokenizer, weights, memory=memory)
+  run = make_run(config, tokenizer, weights)
   check_teacher(run)
   if is_from_weights or (config.dry_run and find.is_local(config.init)):
     _ = run.matched
@@ -373,9 +373,6 @@ def make_run(
     check: tries an attention kernel on all devices before it is chosen; to be
       called in all processes.
   """
-  if read_words(tokenizer.vocab).marks_spaces:
-    # A list of synonyms may be that of a piece of a word.
-    config = config.replace({"negatives.strict_subword": True})
   if mesh is None:
     mesh = sharding.make_mesh(read_mesh_spec(config))
   vocab_size = len(tokenizer.vocab)

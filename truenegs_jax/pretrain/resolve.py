@@ -89,17 +89,18 @@ def replace_init(
 def _list_open_keys(config: PretrainConfig) -> dict[str, Any]:
   """Returns the keys that `init` decides, with their values in the config."""
   names = []
-  if config.model.variant == sections.FROM_WEIGHTS:
+  model = config.model
+  if model.variant == sections.FROM_WEIGHTS:
     names += [f"model.{name}" for name in sections.SIZES]
     names.append("generator.sizes")
   else:
-    open_sizes = (f"model.{name}" for name in sections.OPEN_SIZES)
-    names += [x for x in open_sizes if not operator.attrgetter(x)(config)]
+    sizes = sections.OPEN_SIZES
+    names += [f"model.{name}" for name in sizes if not getattr(model, name)]
   if config.data.vocab == sections.FROM_WEIGHTS:
     names.append("data.vocab")
-  if config.model.backbone == "modern":
-    thetas = (f"model.{name}" for name in hf_config.THETAS)
-    names += [x for x in thetas if not operator.attrgetter(x)(config)]
+  if model.backbone == "modern":
+    thetas = hf_config.THETAS
+    names += [f"model.{name}" for name in thetas if not getattr(model, name)]
   return {name: operator.attrgetter(name)(config) for name in names}
 
 

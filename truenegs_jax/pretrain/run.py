@@ -40,13 +40,13 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   weights = find.Weights(config.init, say)
   folder = workdir / files.CHECKPOINTS
   files.check_checkpoint_folder(folder)
-  memory = sharding.device_memory()
+  sharding.device_memory()  # asks process 0, and keeps the answer
   with distributed.raise_everywhere("config"):
     saved = start_lib.read_saved_config(workdir, config.branch)
     config = resolve.resolve_config(config, weights, saved=saved)
     optim.report_high_rate(config.optim.lr, say)
     is_new = saved is None and not config.dry_run
-    trial = plan.try_run(config, weights, memory=memory, is_new=is_new)
+    trial = plan.try_run(config, weights, is_new=is_new)
   if config.dry_run:
     describe.dry_run(trial, console)
     return 0
@@ -55,9 +55,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       rows, tokenizer = start_lib.prepare_rows(
         config.data, config.length, console
       )
-    planned = plan.make_run(
-      config, tokenizer, weights, memory=memory, check=True
-    )
+    planned = plan.make_run(config, tokenizer, weights, check=True)
     with distributed.raise_everywhere("inputs"):
       inputs = start_lib.read_inputs(planned, rows, workdir, console)
     checkpoints = Checkpoints(

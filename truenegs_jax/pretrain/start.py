@@ -51,7 +51,8 @@ from truenegs_jax.workdir.checkpoints import Checkpoints
 NETWORKS = (
   *("config.objective", "config.model.backbone", "config.model.variant"),
   *(f"config.model.{name}" for name in SIZES),
-  *("config.model.sharing", "config.generator.", "fingerprints.vocabulary"),
+  *("config.generator.multiplier", "config.generator.sizes"),
+  *("config.model.sharing", "fingerprints.vocabulary"),
 )
 
 EVAL_PAIRS = 20  # of each paradigm, so that they take seconds
@@ -80,10 +81,8 @@ def read_saved_config(
   saved = saved_model.read_config(workdir)
   if branch and saved is None:
     others = find_branch(branch)[0]
-    saved = saved_model.read_config(others)
-    if saved is None:
-      with saved_model.open_run(others):  # raises, as there is no run
-        pass
+    with saved_model.open_run(others):  # raises if there is no run
+      saved = saved_model.read_config(others)
   return saved
 
 
@@ -306,7 +305,8 @@ def make_aux(
     aux |= table.arrays(run.table_layout, rates=run.options.needs_rates)
   if run.edges_V is not None:
     aux["edges_V"] = run.edges_V
-  placed = {name: sharding.replicate(x, run.mesh) for name, x in aux.items()}
+  replicated = sharding.replicated_sharding(run.mesh)
+  placed = {name: sharding.put(x, replicated) for name, x in aux.items()}
   if teacher is None:
     return placed
   split = run.split_params(teacher)
@@ -357,7 +357,8 @@ def resume(
       state = checkpoints.restore_state(step, vars(abstract))
     for note in describe.describe_resume(run, step, saved, description):
       say(note)
-    clock.resume(saved[guards.TIME])
+    if guards.TIME in saved:
+      clock.resume(saved[guards.TIME])
     if minutes := run.config.minutes:
       say(f"{clock.used_secs() / 60:.3g} of minutes={minutes:g} are used.")
     return state
@@ -375,9 +376,12 @@ def copy_branch(
   """Copies the step of another run that `branch` names, to resume from it."""
   workdir, step = find_branch(branch)
   with saved_model.open_run(workdir) as others:
-    step = step or others.latest_step() or 0
+    if step is None:
+      step = others.latest_step() or 0
     saved = others.read_description(step)
     changes = files.find_changes(saved, description)
+    if saved["config"]["model"]["backbone"] == "modern":  # its are rotary
+      changes = [x for x in changes if x.key != "config.model.max_positions"]
     if changed := [str(x) for x in changes if _decides_arrays(x)]:
       raise CheckpointError(
         f"The state of '{branch}' has other arrays. Differences"
@@ -385,7 +389,8 @@ def copy_branch(
         " and for other text --config.data.vocab=init."
       )
     state = others.restore_state(step, vars(abstract))
-    own = {**saved, **description, guards.TIME: guards.NO_TIME}
+    own = {**saved, **description}
+    own.pop(guards.TIME, None)  # its minutes are not those of the branch
     checkpoints.save(step, state, own, wait=True)
 
 

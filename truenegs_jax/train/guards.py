@@ -19,10 +19,6 @@ from truenegs_jax.runtime.errors import NonFiniteError
 
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 TIME = "time"  # key of a checkpoint's description
-# Its value for a run that has not begun; see `Clock.to_json`.
-NO_TIME = dict.fromkeys(
-  ("secs", "training_secs", "share", "total_steps", "limit_secs"), 0.0
-)
 # Verdict, export and report import and compile, too: they take about as long as
 # so many times the imports of the command.
 END_STARTS = 6

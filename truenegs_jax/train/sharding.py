@@ -190,11 +190,6 @@ def place_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
   return {name: put(x, batch_sharding(mesh)) for name, x in batch.items()}
 
 
-def replicate(array: np.ndarray, mesh: Mesh) -> jax.Array:
-  """Puts an array, equal in all processes, in full on every device."""
-  return put(array, replicated_sharding(mesh))
-
-
 def put(array: np.ndarray, split: jax.sharding.Sharding) -> jax.Array:
   """Puts an array, equal in all processes, on the devices of a sharding."""
   return jax.make_array_from_callback(array.shape, split, array.__getitem__)

@@ -214,13 +214,14 @@ def _open_run(
     else:
       saved = saved_model.read_saved_model(checkpoints, step)
 
-  @functools.cache  # a run that still trains may save another step meanwhile
-  def read() -> dict[str, Any]:
-    with saved_model.open_run(workdir) as checkpoints:
-      return saved_model.load(checkpoints, step, report=report)[1]
+  read_step = step
 
   def load(role: str) -> Named:
-    return hf_names.to_huggingface(read(), saved.model, role)
+    nonlocal read_step  # the run may go on, but all reads are of one step
+    with saved_model.open_run(workdir) as checkpoints:
+      loaded, params = saved_model.load(checkpoints, read_step, report=report)
+    read_step = loaded.step
+    return hf_names.to_huggingface(params, saved.model, role)
 
   return [
     Network(
