@@ -5,7 +5,6 @@ import pytest
 from truenegs_jax.config import sections
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import DICTS, TABLES, make_config
-from truenegs_jax.data import layouts
 from truenegs_jax.runtime.errors import InputError
 
 
@@ -26,10 +25,6 @@ def test_every_key_has_a_meaning_and_a_valid_default(task):
 def test_a_config_has_the_keys_of_its_table(task):
   values = flatten(make_config(task).to_dict(), kept=DICTS)
   assert values == {name: key.default for name, key in TABLES[task].items()}
-
-
-def test_least_length_is_that_of_rows():
-  assert TABLES["pretrain"]["length"].low == layouts.MIN_LENGTH
 
 
 def test_a_section_is_read_with_defaults_for_missing_keys():

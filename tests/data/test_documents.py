@@ -14,7 +14,7 @@ from pyarrow import parquet
 from support.texts import COMPRESSORS, FORMATTERS, to_jsonl, to_parquet
 from truenegs_jax.data import documents
 from truenegs_jax.data.sources import open_corpus
-from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.errors import DataError, UnavailableError
 
 TEXTS = ["one\ntwo, 2", 'say "x"\u2028y', "é 語 𝄞", "a\tb", " c ", "NA", "None"]
 
@@ -231,3 +231,15 @@ def test_blank_records_and_other_columns_are_left_out(
   tmp_path, name, data, expected
 ):
   assert read(tmp_path, name, data) == expected
+
+
+@pytest.mark.parametrize("suffix", ["", " [train]"])
+def test_a_damaged_data_set_in_a_folder_with_brackets_is_not_on_the_hub(
+  tmp_path, suffix
+):
+  folder = tmp_path / "saved [1]"
+  folder.mkdir()
+  with pytest.raises(DataError) as error:
+    with documents.dataset_errors(f"hf:{folder}{suffix}"):
+      raise ValueError("damaged")
+  assert not isinstance(error.value, UnavailableError)

@@ -277,8 +277,9 @@ def test_files_of_others_are_never_replaced(tmp_path):
       write_texts(tmp_path / name, make_texts(3))
   with pytest.raises(DiskError, match="could not be written"):
     write_rows(tmp_path / "file" / "rows", f"{tmp_path}/rows-text")
-  with pytest.raises(InputError, match="would be read as text"):
-    write_rows(tmp_path / "rows-text/rows", f"{tmp_path}/rows-text")
+  for text in "rows-text", "rows-text/**/*.jsonl":
+    with pytest.raises(InputError, match="would be read as text"):
+      write_rows(tmp_path / "rows-text/rows", f"{tmp_path}/{text}")
   assert [*read_files(tmp_path / "rows").values()] == [b"x"]
 
 

@@ -181,7 +181,7 @@ def test_empty_parts_are_refused(tmp_path, monkeypatch):
 
 
 def test_wordnet_gives_neighboring_synsets_in_a_document():
-  corpus = open_corpus("wordnet", reader=FakeWordNet())
+  corpus = open_corpus("wordnet", open_wordnet=FakeWordNet)
   numbers = [
     [int(line.split()[1]) for line in text.split("\n") if line[0] == "d"]
     for text in corpus

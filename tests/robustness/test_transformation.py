@@ -2,6 +2,7 @@
 
 import random
 
+import nltk
 import pytest
 
 from support.mini_wordnet import write_wordnet
@@ -124,9 +125,10 @@ def make_satellite(folder):
     ("good", "IN", ("dependable",)),
   ],
 )
-def test_synonyms_are_textflints(tmp_path, token, tag, synonyms):
-  make_satellite(write_wordnet(tmp_path / "wordnet"))
-  reader = open_wordnet(str(tmp_path))
+def test_synonyms_are_textflints(tmp_path, monkeypatch, token, tag, synonyms):
+  make_satellite(write_wordnet(tmp_path / "corpora" / "wordnet"))
+  monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+  reader = open_wordnet()
   assert lib.textflint_synonyms(reader)(token, tag) == synonyms
 
 

@@ -7,6 +7,7 @@ import os
 import tarfile
 
 import hypothesis
+import nltk
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -237,8 +238,10 @@ def test_words_that_are_not_stop_words_may_have_synonyms():
 def reader(real_data, tmp_path_factory):
   folder = tmp_path_factory.mktemp("wordnet")
   with tarfile.open(real_data / "wordnet/wordnet-3.0-nltk-layout.tar.xz") as x:
-    x.extractall(folder, filter="data")
-  return wordnet.open_wordnet(str(folder))
+    x.extractall(folder / "corpora", filter="data")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(nltk.data, "path", [str(folder)])
+    return wordnet.open_wordnet()
 
 
 @pytest.fixture(scope="module")

@@ -423,7 +423,7 @@ class PretrainConfig(Section):
   batch_size: int = key(
     128, "Number of rows of an update, over all devices.", low=1
   )
-  length: int = key(128, "Number of tokens of a row.", low=8)
+  length: int = key(128, "Number of tokens of a row.", low=8, high=65_536)
   short_rows: float = key(
     0.0,
     "Share of the run that reads each row as four short ones; half as much"

@@ -163,15 +163,12 @@ def _read_text(
       f"corrections.length={length} is out of range. Set it from 3 to"
       f" {positions}, the positions of the model."
     )
-  reader = None
-  if "wordnet" in text_sources.named_sources(o.text, key=predict_slots.TEXT):
-    reader = wordnet.open_wordnet()
   return predict_slots.read_lines(
     o.text,
     saved.tokenizer,
     length=length,
     limit=o.sequences,
-    reader=reader,
+    open_wordnet=wordnet.open_wordnet,
   )
 
 

@@ -18,7 +18,7 @@ from grain.experimental import index_shuffle
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.rows import Rows, copy_rows, open_rows, verify_rows
 from truenegs_jax.data.tokenizer import check_tokens
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 
 _ROUNDS = 4  # rounds of the cipher in index_shuffle, grain's default
 
@@ -94,7 +94,6 @@ def batch_at(
   Raises:
     DataError: the split has fewer rows than a batch, or a token id is not in
       the vocabulary.
-    InputError: `batch_size` is not divisible by the number of processes.
   """
   check_batch_size(rows, batch_size)
   start, stop = _slice(batch_size, process)
@@ -162,12 +161,7 @@ def held_out_batches(
 
 
 def _slice(batch_size: int, process: tuple[int, int]) -> tuple[int, int]:
+  """Returns the first place of a slice, and that after its last one."""
   index, count = process
-  if batch_size < 1 or batch_size % count:
-    raise InputError(
-      f"batch_size={batch_size} is not a positive multiple of the number of"
-      f" processes, {count}. Set --config.batch_size to"
-      f" {max(1, batch_size // count) * count}."
-    )
   size = batch_size // count
   return index * size, (index + 1) * size

@@ -50,7 +50,7 @@ class RowsOptions:
   strip_accents: bool
   length: int
   layout: str = "electra"
-  held_out: float = 0.01  # the share of the documents to hold out, 0 to 0.5
+  held_out: float = 0.01  # share of the documents to hold out, up to 0.5
 
 
 class Slice(NamedTuple):

@@ -270,8 +270,9 @@ def dataset_errors(name: str) -> Iterator[None]:
     ):
       error = error.__cause__
     reason = f"'{name}' cannot be read ({type(error).__name__}: {error})."
-    folder = name.removeprefix(HUB).partition(" [")[0]
-    if os.path.exists(os.path.expanduser(folder)):
+    where = os.path.expanduser(name.removeprefix(HUB))
+    split = where.rpartition(" [")[0]  # "FOLDER [train]"
+    if os.path.exists(where) or os.path.exists(split):
       raise DataError(reason) from error
     raise UnavailableError(
       f"{reason} Without internet, use local files or hf:FOLDER with a data set"

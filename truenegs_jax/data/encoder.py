@@ -42,10 +42,12 @@ class Encoder:
     self._encode_plain = None
     if backend == "tf_text" and not tokenizer.definition:
       self._encode_plain = _make_plain_encode(tokenizer)
-    self._backend = tokenizer.make_backend()
-    # Found before text is normalized, so it splits words that are joined by it.
-    self._backend.add_tokens([tokenizers.AddedToken("\n", normalized=False)])
-    self._newline = len(tokenizer.vocab)
+    if not tokenizer.definition:
+      self._backend = tokenizer.make_backend()
+      # Found before text is normalized, so it splits words joined by it.
+      newline = tokenizers.AddedToken("\n", normalized=False)
+      self._backend.add_tokens([newline])
+      self._newline = len(tokenizer.vocab)
     self._ids: dict[str, bytes] = {}
     self._size = 0
 

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from truenegs_jax.runtime.errors import InputError, one_of
-
 BLOCK_POSITIONS = 2**16  # positions assembled at once; they fit the CPU's cache
 # google-research/electra, build_pretraining_dataset.py.
 SINGLE_SHARE = 0.10  # of rows have one segment
@@ -28,8 +26,6 @@ MIN_TARGET = 5
 MIN_SEGMENT = 5
 MAX_DOCUMENTS = 255  # per row: their numbers are uint8
 SEED = 0  # of all draws: rows do not depend on the seed of a run
-MIN_LENGTH = 8
-MAX_LENGTH = 65_536
 
 
 class Segment(NamedTuple):
@@ -59,16 +55,6 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 # The number of a document, which addresses the random draws, and the offsets of
 # its lines, none of them empty: tokens_T[offsets[i]:offsets[i + 1]].
 LineOffsets = tuple[int, list[int]]
-
-
-def check_layout(name: str, *, length: int) -> None:
-  """Raises InputError for invalid options of a layout."""
-  one_of("data.layout", name, sorted(LAYOUTS))
-  if not MIN_LENGTH <= length <= MAX_LENGTH:
-    raise InputError(
-      f"length={length} is not allowed. Set a --config.length from {MIN_LENGTH}"
-      f" to {MAX_LENGTH:,} tokens. ELECTRA uses 128 (small) or 512."
-    )
 
 
 def lay_out(

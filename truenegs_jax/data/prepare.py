@@ -21,7 +21,7 @@ import numpy as np
 
 from truenegs_jax.config.sections import Data
 from truenegs_jax.configs.common import REQUIRED
-from truenegs_jax.data import build, layouts, rows, sources
+from truenegs_jax.data import build, rows, sources, vocabulary
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import BuildSpec, RowsOptions
 from truenegs_jax.data.sources import Corpus
@@ -85,13 +85,9 @@ def make_plan(
       " --config.data.sources='texts/*.txt', for example: files, folders, globs"
       " or hf:NAME, separated by commas."
     )
-  reader = None
-  if open_wordnet and "wordnet" in sources.named_sources(data.sources):
-    reader = open_wordnet()
-  layouts.check_layout(data.layout, length=length)
   named = open_path("data.rows", data.rows).resolve() if data.rows else None
   open_text = functools.partial(
-    sources.open_corpus, data.sources, reader=reader
+    sources.open_corpus, data.sources, open_wordnet=open_wordnet
   )
   corpus: Corpus | None = None
   try:
@@ -103,20 +99,20 @@ def make_plan(
     _say(f"{errors.printable(error)}\nUsing the rows in '{named}'.")
     identity = rows.read_manifest(named)["options"]["sources"]
   given = None
-  vocabulary = f"train:{data.vocab_size}"
+  words = f"train:{data.vocab_size}"
   lowercase = data.lowercase
   strip_accents = tokenizer_lib.ACCENTS[data.accents]
   if strip_accents is None:
     strip_accents = lowercase
   if data.vocab != "train":
     given = tokenizer_lib.build_tokenizer(data, data.vocab)
-    vocabulary = given.fingerprint
+    words = given.fingerprint
     lowercase = given.lowercase
     strip_accents = given.strip_accents
     _warn_of_capitals(given)
   options = RowsOptions(
     sources=identity,
-    vocabulary=vocabulary,
+    vocabulary=words,
     length=length,
     lowercase=lowercase,
     strip_accents=strip_accents,
@@ -164,7 +160,7 @@ def _check_options(
   folder: pathlib.Path, saved: dict[str, Any], options: RowsOptions
 ) -> None:
   """Raises DataError if a rows folder was prepared with other options."""
-  new = json.loads(json.dumps(dataclasses.asdict(options)))
+  new = dataclasses.asdict(options)
   lines = [
     f"\n  {key}: {str(saved.get(key)):.300} in the folder,"
     f" {str(value):.300} now"
@@ -181,7 +177,9 @@ def _check_options(
 def _check_place(folder: pathlib.Path, corpus: Corpus) -> None:
   """Raises InputError if the rows would become a part of their own text."""
   for part in corpus.parts:
-    where = part.name
+    if not part.paths:  # no files
+      continue
+    where = part.name.partition("**")[0]
     if not is_url(where):
       where = os.path.realpath(os.path.expanduser(where))
     if f"{folder}/".startswith(f"{where.rstrip('/')}/"):
@@ -267,8 +265,6 @@ def _find_or_train_vocabulary(
   plan: Plan, corpus: Corpus, folder: pathlib.Path
 ) -> Tokenizer:
   """Returns the vocabulary of the text, also one that was trained before."""
-  from truenegs_jax.data.vocabulary import train_vocabulary
-
   options: dict[str, Any] = {
     "lowercase": plan.options.lowercase,
     "strip_accents": plan.options.strip_accents,
@@ -278,7 +274,7 @@ def _find_or_train_vocabulary(
     return tokenizer_lib.load_tokenizer(str(path), **options)
   console = progress.log_console()
   with progress.working(console, "Training the vocabulary") as show:
-    vocab = train_vocabulary(
+    vocab = vocabulary.train_vocabulary(
       corpus,
       size=plan.data.vocab_size,
       progress=lambda note: show(None, note),
@@ -286,16 +282,8 @@ def _find_or_train_vocabulary(
     )
   _say(f"Trained a vocabulary of {len(vocab):,} entries")
   tokenizer = tokenizer_lib.make_tokenizer(vocab, **options)
-  _write_vocabulary(tokenizer, folder)
+  tokenizer_lib.write_tokenizer(tokenizer, folder)
   return tokenizer
-
-
-def _write_vocabulary(tokenizer: Tokenizer, folder: pathlib.Path) -> Records:
-  """Writes the files of a tokenizer; returns their records."""
-  return {
-    name: build.write_file(folder / name, text.encode())
-    for name, text in tokenizer.files.items()
-  }
 
 
 def _write_manifest(spec: BuildSpec, corpus: Corpus) -> dict[str, Any]:
@@ -329,7 +317,9 @@ def _write_manifest(spec: BuildSpec, corpus: Corpus) -> dict[str, Any]:
       data = build.save_array(counts_V)
       path = spec.folder / rows.UNIGRAMS
       records[rows.UNIGRAMS] = build.write_file(path, data)
-  records |= _write_vocabulary(tokenizer, spec.folder)
+  tokenizer_lib.write_tokenizer(tokenizer, spec.folder)
+  for name, text in tokenizer.files.items():
+    records[name] = rows.data_record(text.encode())
   names = ("fingerprint", "lowercase", "strip_accents", "pad")
   saved = {name: getattr(tokenizer, name) for name in names}
   manifest: dict[str, Any] = {
@@ -345,8 +335,6 @@ def _write_manifest(spec: BuildSpec, corpus: Corpus) -> dict[str, Any]:
   for path in spec.folder.iterdir():
     if REMOVABLE.fullmatch(path.name) and path.name not in records:
       path.unlink()
-  # The checksum must match the parsed JSON, in which tuples are lists.
-  manifest = json.loads(json.dumps(manifest))
   content = {**manifest, "checksum": rows.hash_json(manifest)}
   text = json.dumps(content, indent=1) + "\n"
   build.write_file(spec.folder / rows.MANIFEST, text.encode())

@@ -152,14 +152,17 @@ class Corpus:
 
 
 def open_corpus(
-  spec: str, *, key: str = "data.sources", reader: Any = None
+  spec: str,
+  *,
+  key: str = "data.sources",
+  open_wordnet: Callable[[], Any] | None = None,
 ) -> Corpus:
   """Opens the corpus of a spec; reads the first document of parts of files.
 
   Args:
     spec: comma-separated parts, with the options of `PartSpec`.
     key: the key of the config that has it, for messages.
-    reader: NLTK's, for the part "wordnet".
+    open_wordnet: returns NLTK's reader, for the part "wordnet".
   """
   part_specs = _parse_spec(spec, key)
   weights = [part.weight for part in part_specs if part.weight]
@@ -168,7 +171,7 @@ def open_corpus(
       f"{key}: {len(weights)} of {len(part_specs)} parts have weight=. Set it"
       " for all, or for none."
     )
-  parts = tuple(_open_part(part, reader) for part in part_specs)
+  parts = tuple(_open_part(part, open_wordnet) for part in part_specs)
   # Or one may train on a file and one hold it out.
   counts = collections.Counter(x for part in parts for x in {*part.paths})
   if repeated := [path for path, number in counts.items() if number > 1]:
@@ -229,13 +232,14 @@ def _parse_part(item: grammar.Item, key: str) -> PartSpec:
   return part
 
 
-def _open_part(spec: PartSpec, reader: Any) -> Part:
+def _open_part(spec: PartSpec, open_wordnet: Callable[[], Any] | None) -> Part:
   if spec.is_dataset:
     return _open_dataset(spec)
   if spec.where != WORDNET:
     return _open_files(spec)
-  if reader is None:
+  if open_wordnet is None:
     raise InputError(f"{spec.subject} cannot be read here. Name files.")
+  reader = open_wordnet()
 
   def identity() -> dict[str, Any]:
     return {"source": WORDNET, "sha256": documents.hash_wordnet(reader)}

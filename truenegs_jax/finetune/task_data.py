@@ -8,7 +8,7 @@ data.dev.score(data.dev.decode_answers(outputs))  # {"accuracy": ...}
 import dataclasses
 import functools
 import itertools
-import pathlib
+import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import layers
 from truenegs_jax.models.encoder import find_family
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
-from truenegs_jax.runtime.text import COMPRESSIONS, find_existing
+from truenegs_jax.runtime.text import COMPRESSIONS
 from truenegs_jax.tasks import batches, entities, records, scoring, squad, tags
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import (
@@ -93,11 +93,13 @@ class FinetuneOptions(PretrainConfig):
     where = file or self.finetune.data
     if where.startswith(records.HUB):
       return where, True
-    path = pathlib.Path(where).expanduser()
+    path = os.path.expanduser(where)
+    paths = [path]
     if not file:
-      path = records.official_path(task, split, where)
-    existing = find_existing(path, or_compressed=not file)
-    return str(existing or path), existing is not None
+      path = str(records.official_path(task, split, path))
+      paths = [f"{path}{suffix}" for suffix in ("", *COMPRESSIONS)]
+    existing = next(filter(os.path.exists, paths), None)
+    return existing or path, existing is not None
 
   def peak_rate(self, width: int) -> float:
     """Returns the head's highest learning rate for a network of that width."""

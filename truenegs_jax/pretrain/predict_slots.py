@@ -38,10 +38,15 @@ class Lines:
 
 
 def read_lines(
-  text: str, tokenizer: Tokenizer, *, length: int, limit: int = 0, **corpus: Any
+  text: str,
+  tokenizer: Tokenizer,
+  *,
+  length: int,
+  limit: int = 0,
+  open_wordnet: Callable[[], Any] | None = None,
 ) -> Lines:
   """Tokenizes up to `limit` lines (0: all) of a value like `data.sources`."""
-  documents = open_corpus(text, key=TEXT, **corpus)
+  documents = open_corpus(text, key=TEXT, open_wordnet=open_wordnet)
   lines = (line for document in documents for line in document.split("\n"))
   chosen = [*itertools.islice(lines, limit or None)]
   encoded = [ids for ids in tokenizer.encode_lines(chosen) if ids]

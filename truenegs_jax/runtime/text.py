@@ -65,17 +65,6 @@ def split_suffixes(path: str | pathlib.Path) -> tuple[str, str]:
   return name.suffix, ""
 
 
-def find_existing(
-  where: str | pathlib.Path, *, or_compressed: bool = False
-) -> pathlib.Path | None:
-  """Returns the path, also with the suffix of a compression, or None."""
-  for suffix in ("", *COMPRESSIONS) if or_compressed else ("",):
-    path = pathlib.Path(os.path.expanduser(where) + suffix)
-    if path.exists():
-      return path
-  return None
-
-
 def connect(url: str) -> tuple[Any, str]:
   """Returns the file system of a URL, and the path there."""
   import fsspec  # a tenth of a second

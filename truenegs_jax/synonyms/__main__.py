@@ -109,7 +109,8 @@ def _format_list(word: str, names: list[str]) -> str:
 def _count_tokens(text: str, tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
   """Returns counts_V: occurrences of the tokens in a text, as data.sources."""
   counts_V = np.zeros(len(tokenizer.vocab), np.int64)
-  for document in open_corpus(text, key="--text"):
+  corpus = open_corpus(text, key="--text", open_wordnet=wordnet.open_wordnet)
+  for document in corpus:
     for ids in tokenizer.encode_lines(document.split("\n")):
       np.add.at(counts_V, ids, 1)
   return counts_V

@@ -132,17 +132,13 @@ def find_stems(word: str, pos: str, reader: WordNetReader) -> list[str]:
       return entries
 
 
-def open_wordnet(folder: str = "") -> WordNetReader:
+def open_wordnet() -> WordNetReader:
   """Opens the first good WordNet with NLTK.
 
-  `folder` has the folder `wordnet` or the file wordnet.zip. "" searches NLTK's
-  path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache, then Debian's folder.
+  It searches NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache,
+  then Debian's folder.
   """
-
-  def read(place: pathlib.Path) -> WordNetReader:
-    return _read_wordnet(place, folder)
-
-  return _read_first("wordnet", read, FIX, folder)
+  return _read_first("wordnet", _read_wordnet, FIX)
 
 
 def find_wordnet() -> pathlib.Path:
@@ -220,10 +216,7 @@ def run_command() -> None:
 
 
 def _read_first(
-  package: str,
-  read: Callable[[pathlib.Path], Result | None],
-  fix: str,
-  folder: str = "",
+  package: str, read: Callable[[pathlib.Path], Result | None], fix: str
 ) -> Result:
   """Returns the first result of `read` on the folders and zips of a package.
 
@@ -234,8 +227,6 @@ def _read_first(
 
   roots = [*nltk.data.path, cache_folder() / "nltk_data"]
   parents = [*(pathlib.Path(root, "corpora") for root in roots), DEBIAN]
-  if folder:
-    parents = [pathlib.Path(folder)]
   # NLTK's downloader does not unpack every package.
   places = [x / y for x in parents for y in (package, f"{package}.zip")]
   reasons = []
@@ -279,8 +270,8 @@ def _read_bytes(file: Any) -> bytes:
 
 # A run reads it for its text and for its synonyms.
 @functools.lru_cache(maxsize=1)
-def _read_wordnet(place: pathlib.Path, folder: str) -> WordNetReader:
-  """Returns NLTK's reader of a folder or zip file; pickled as its `folder`.
+def _read_wordnet(place: pathlib.Path) -> WordNetReader:
+  """Returns NLTK's reader of a folder or zip file.
 
   NLTK would only read what is on `nltk.data.path`, which is that of the whole
   process; so the files are read here, each as a whole.
@@ -294,9 +285,6 @@ def _read_wordnet(place: pathlib.Path, folder: str) -> WordNetReader:
     open = file_size = join = None
 
   class Reader(WordNetCorpusReader):
-    def __reduce__(self) -> Any:
-      return open_wordnet, (folder,)
-
     # `__init__` maps synsets to other versions and languages, for which NLTK
     # reads a second WordNet. English needs no map.
     def map_wn(self, *_: Any) -> None:

@@ -100,27 +100,25 @@ def read_file(
   """Reads the records of a .tsv, .csv or .jsonl file, plain or compressed.
 
   In .tsv and .txt quotes are ordinary characters; a .csv file may quote its
-  fields (RFC 4180). Blank lines are skipped.
+  fields (RFC 4180). Blank lines are skipped, except in a file of one column.
 
   Args:
     columns: names of the columns, if the first line does not hold them.
     skip_uneven: leaves out rows with a wrong number of fields, which are
       refused otherwise.
   """
-  existing = text_lib.find_existing(path)
   suffix, _ = text_lib.split_suffixes(path)
-  file = str(existing)
+  file = str(path)
   records: Iterator[Record]
-  if existing and suffix in (".jsonl", ".json"):
+  if suffix in (".jsonl", ".json"):
     rows = text_lib.read_objects(file)
     records = (Record(f"{file}:{number}", fields) for number, fields in rows)
-  elif existing and suffix in (".csv", ".tsv", ".txt"):
+  elif suffix in (".csv", ".tsv", ".txt"):
     records = _read_table(file, columns, skip_uneven=skip_uneven)
   else:
-    reason = "unknown format" if existing else "there is no such file"
     raise DataError(
-      f"{path}: {reason}. Files of tasks are .tsv, .csv or .jsonl, each also"
-      f" with {' '.join(text_lib.COMPRESSIONS)}; or what hf:FOLDER holds."
+      f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
+      f" also with {' '.join(text_lib.COMPRESSIONS)}; or what hf:FOLDER holds."
     )
   first = next(records, None)
   if first is None:

@@ -45,8 +45,6 @@ def _score(
     from_counts = _matthews if metric == "matthews" else _f1
     pairs = zip(by_run[:runs], by_run[runs:], strict=True)
     return np.stack([from_counts(gold_RxC, *pair) for pair in pairs])
-  if metric == "accuracy":
-    return 100 * np.mean(gold_N[drawn_RxN] == run_SxN[:, drawn_RxN], -1)
   order = np.asarray
   if metric == "spearman":  # equal scores share their average rank
     order = functools.partial(stats.rankdata, axis=-1)
@@ -142,16 +140,8 @@ def score_answers(
 
   `labels` are in the order of their ids.
   """
-  if isinstance(answers[0], list | tuple):  # tags
-    by_metric = score_runs(metrics, golds, [answers])
-    return {name: float(x.by_run()[0]) for name, x in by_metric.items()}
-  if isinstance(golds[0], list | tuple):  # questions
-    scores = question_scores(golds, answers)
-    return {name: float(x.mean()) for name, x in scores.items()}
-  gold_N, *runs = _to_numbers([golds, answers], labels)
-  rows_1xN = np.arange(len(gold_N))[None]
-  run_1xN = np.stack(runs)
-  return {x: _score(x, gold_N, run_1xN, rows_1xN).item() for x in metrics}
+  by_metric = score_runs(metrics, golds, [answers], labels)
+  return {name: float(x.by_run()[0]) for name, x in by_metric.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,10 +190,11 @@ def score_runs(
   run_SxN = np.stack(runs)
   scores = {}
   for metric in metrics:
-    draw = functools.partial(_score, metric, gold_N, run_SxN)
-    scores[metric] = Scores(len(gold_N), draw)
     if metric == "accuracy":
       scores[metric] = mean_scores(100.0 * (run_SxN == gold_N))
+    else:
+      draw = functools.partial(_score, metric, gold_N, run_SxN)
+      scores[metric] = Scores(len(gold_N), draw)
   return scores
 
 

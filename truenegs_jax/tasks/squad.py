@@ -218,8 +218,9 @@ def make_windows(
       positions.append((number, start, len(prefix)))
   encoded = EncodedRows(tokens, types, {}, num_cut)
   question_N, first_N, offset_N = np.array(positions, np.int32).T
-  numbers = question_N, first_N, offset_N
-  windows = Windows(questions, contexts, encoded, *numbers, masks)
+  windows = Windows(
+    questions, contexts, encoded, question_N, first_N, offset_N, masks
+  )
   if train:
     encoded = dataclasses.replace(encoded, targets=_targets(windows, tokenizer))
     windows = dataclasses.replace(windows, encoded=encoded)

@@ -60,16 +60,15 @@ def _read_columns(path: str, *, least: int) -> Iterator[Record]:
 
   All lines have as many columns as the first, and at least `least`.
   """
-  file = str(text_lib.find_existing(path) or path)
-  rows = [(n, _split_line(line)) for n, line in text_lib.read_lines(file)]
+  rows = [(n, _split_line(line)) for n, line in text_lib.read_lines(path)]
   widths = [len(fields) for _, fields in rows if fields]
   if not widths:
-    raise DataError(f"{file}: the file has no words. Choose another file.")
+    raise DataError(f"{path}: the file has no words. Choose another file.")
   width = max(widths[0], least)
   for number, fields in rows:
     if fields and len(fields) != width:
       raise DataError(
-        f"{file}:{number}: the number of columns is {len(fields)}, not {width}."
+        f"{path}:{number}: the number of columns is {len(fields)}, not {width}."
         " Write a word and its tag on each line, divided by a tab, and an empty"
         " line after each sentence."
       )
@@ -79,7 +78,7 @@ def _read_columns(path: str, *, least: int) -> Iterator[Record]:
       columns = {WORD: [x[0] for x in words]}
       if width > 1:
         columns[TAG] = [x[-1] for x in words]
-      yield Record(f"{file}:{numbers[0]}", columns)
+      yield Record(f"{path}:{numbers[0]}", columns)
 
 
 def _split_line(line: str) -> list[str]:

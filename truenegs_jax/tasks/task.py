@@ -70,11 +70,6 @@ class Example:
   gold: str | float | None  # a class or a score; None in a test set
   location: str  # file and line, "train.tsv:17", for messages
 
-  @property
-  def texts(self) -> tuple[str, ...]:
-    """The one or two texts."""
-    return (self.first,) if self.second is None else (self.first, self.second)
-
 
 @dataclasses.dataclass(frozen=True)
 class Question:
