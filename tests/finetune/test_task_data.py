@@ -1,16 +1,23 @@
 """Tests reading of tasks into rows, decoding and scoring of answers."""
 
 import dataclasses
+import json
 
 import datasets
 import numpy as np
 import pytest
 
-from truenegs_jax.configs import finetune_glue, finetune_squad
+from truenegs_jax.configs import (
+  finetune_glue,
+  finetune_ner,
+  finetune_own,
+  finetune_squad,
+)
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.task_data import parse_options
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.task import TASKS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -140,6 +147,40 @@ def test_questions_are_read_from_files_and_data_sets(tmp_path):
   answers = data.dev.decode_answers(list(logits))
   assert answers == ["a b", "b"]
   assert data.dev.score(answers) == pytest.approx({"em": 100, "f1": 100})
+
+
+@pytest.mark.parametrize(
+  ("kind", "labels", "outputs"),
+  [
+    ("classes", ["x", "y", "x"], np.eye(2)[[0, 0, 1]]),
+    ("score", [0.0, 2.0, 1.0], np.zeros((3, 1))),
+    ("tags", [["B-x"], ["O"], ["B-x"]], np.zeros((3, 9, 3))),
+  ],
+)
+def test_partly_labelled_test_sets_have_answers_but_no_golds(
+  tmp_path, kind, labels, outputs
+):
+  c = (finetune_ner if kind == "tags" else finetune_own).get_config()
+  c.length = 16
+  c.finetune.kind = kind
+  c.finetune.text = "text"
+  c.finetune.label = "label"
+  text = ["a"] if kind == "tags" else "a b"
+  rows = [{"text": text, "label": label} for label in labels]
+  without = {"text": text, "label": None}
+  for split, written in {
+    "train": rows,
+    "dev": rows,
+    "test": [rows[0], without, rows[2]],
+  }.items():
+    path = tmp_path / f"{split}.jsonl"
+    path.write_text("\n".join(map(json.dumps, written)))
+    c.finetune[split] = str(path)
+  test = read_data(c, "own").splits["test"]
+  assert test.golds == ()
+  [batch] = batches.batches_in_order(test.encoded, batch_size=3, limit=16)
+  assert not {"label", "tags"} & batch.keys()
+  assert len(test.decode_answers([*outputs])) == 3
 
 
 # --- files of a split

@@ -168,8 +168,9 @@ class EvalSplit:
 
   @functools.cached_property
   def golds(self) -> tuple[Answer | tuple[str, ...], ...]:
-    """Class, score, answer texts or tags of each example, if public."""
-    return tuple(x.gold for x in self.examples if x.gold is not None)
+    """Class, score, answer texts or tags of each example, if all are public."""
+    golds = tuple(x.gold for x in self.examples)
+    return () if None in golds else golds
 
   def decode_answers(self, outputs: Sequence[Any]) -> Sequence[Answer]:
     """Returns the answers to the examples, given the outputs for the rows."""

@@ -39,8 +39,8 @@ def encode(
 
   A pair that is too long loses tokens from the end of its longer text, or of B
   if both are equally long, until it fits. A single text loses its end. An empty
-  B is left out. `targets` is empty if no example has a label. `both_orders`
-  appends every example once more as B, A.
+  B is left out. `targets` is empty unless all examples have labels.
+  `both_orders` appends every example once more as B, A.
   """
   firsts = [example.first for example in examples]
   seconds = [example.second or "" for example in examples]
@@ -83,9 +83,9 @@ def truncated_sizes(size_a: int, size_b: int, length: int) -> tuple[int, int]:
 
 
 def _targets(examples: Sequence[Example], task: Task) -> dict[str, np.ndarray]:
-  if all(example.gold is None for example in examples):
-    return {}
   golds = [example.gold for example in examples]
+  if None in golds:
+    return {}
   if task.kind == SCORE:
     offset, scale = task.scale
     score_N = (np.array(golds, float) - offset) / scale

@@ -126,12 +126,10 @@ def encode(
   """Encodes each sentence as a row of at most `length` token ids, in order.
 
   The words of a sentence are joined by spaces. Those that do not fit are cut
-  off. `tags` is empty if no sentence has tags.
+  off. `tags` is empty unless all sentences have tags.
   """
-  ids = {label: i for i, label in enumerate(labels)}
   rows: list[np.ndarray] = []
   places: list[np.ndarray] = []
-  tags: list[np.ndarray] = []
   num_cut = 0
   encoded = tokenizer.encode_words([x.words for x in sentences])
   for sentence, (pieces, words) in zip(sentences, encoded, strict=True):
@@ -142,9 +140,12 @@ def encode(
     row = [tokenizer.cls, *pieces[: length - 2], tokenizer.sep]
     rows.append(np.array(row, np.int32))
     places.append(place_W)
-    if sentence.gold is not None:
-      tags.append(np.array([ids[x] for x in sentence.gold], np.int32))
   types = [np.zeros_like(x) for x in rows]
+  ids = {label: i for i, label in enumerate(labels)}
+  golds = [x.gold for x in sentences if x.gold is not None]
+  tags = [np.array([ids[x] for x in gold], np.int32) for gold in golds]
+  if len(tags) < len(rows):
+    tags = []
   return EncodedRows(rows, types, {}, num_cut, places, tags)
 
 
