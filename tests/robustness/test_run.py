@@ -157,6 +157,13 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path, save_wordnet):
   assert "The house is in Chicago. The house stands in Indiana." in added
 
 
+def test_saved_sets_are_scored_where_they_are_not_made():
+  file = "sets/trans_add_sentence.json"
+  assert run_lib.parse_files(file, ["swap_synonyms"]) == {"add_sentence": file}
+  with pytest.raises(InputError, match="'add_sentence'. Each item"):
+    run_lib.parse_files(file, ["add_sentence"])
+
+
 @pytest.mark.parametrize(
   ("key", "value", "message"),
   [
@@ -164,7 +171,7 @@ def test_the_papers_sets_are_made_with_spacy(config, tmp_path, save_wordnet):
     ("sets", "typos", "robustness.sets='typos' is unknown"),
     ("files", "", "nothing to score"),
     ("files", "a.json split=dev", "Each item is a file or hf:NAME"),
-    ("files", "a.json name=swap_synonyms", "'swap_synonyms'. Each item"),
+    ("files", "a.json, b/ori_a.json", "'a'. Each item"),
     ("files", "hf:x/y split=a name=z rows=3", "there is no option rows="),
     ("neighbours", "missing.txt", "neighbours='missing.txt': there is no"),
   ],

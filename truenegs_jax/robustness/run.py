@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -53,11 +53,11 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   o = Robustness.read(c.robustness)
   check(o, workdir)
   report = functools.partial(console.print, soft_wrap=True)
-  model = open_model(c.init, c.to_dict(), report)
   names = grammar.parse_names(
     o.sets, key="robustness.sets", choices=(SWAP, ADD)
   )
-  sources = parse_files(o.files)
+  sources = parse_files(o.files, names)
+  model = open_model(c.init, c.to_dict(), report)
   if not (names or sources):
     raise InputError(
       f"There is nothing to score. Set --config.robustness.sets={SWAP} or"
@@ -165,7 +165,6 @@ def _score_sets(
 
 def check(o: Robustness, workdir: pathlib.Path) -> None:
   """Raises InputError for a wrong value, before any file is read."""
-  parse_files(o.files)
   path = os.path.expanduser(o.neighbours)
   if path and not os.path.isfile(path):
     raise InputError(
@@ -175,10 +174,11 @@ def check(o: Robustness, workdir: pathlib.Path) -> None:
   files.check_no_run(workdir, RUNS)
 
 
-def parse_files(text: str) -> dict[str, str]:
+def parse_files(text: str, sets: Collection[str]) -> dict[str, str]:
   """Returns what `robustness.files` names, by the names of the sets.
 
-  A set has the name of its file or data set, or that of the option name=.
+  A set has the name of its file or data set, or that of the option name=, which
+  is none of `sets`, those that this run makes.
   """
   sources: dict[str, str] = {}
   for item in grammar.parse_items(text, key=FILES):
@@ -186,7 +186,7 @@ def parse_files(text: str) -> dict[str, str]:
     options = dict(item.options)
     name = options.pop("name", "") or eval_set.find_name(where)
     is_set = where and (not options or where.startswith(HUB))
-    if not is_set or name in (SWAP, ADD, *sources):
+    if not is_set or name in (*sets, *sources):
       raise InputError(
         f"{FILES}={text!r}: {name!r}. Each item is a file or hf:NAME with its"
         " options, and has another name, such as FILE name=TITLE, hf:NAME"
