@@ -31,7 +31,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.config.sections import AUTO, PretrainConfig
 from truenegs_jax.pretrain import describe, plan, predict_slots, resolve, start
 from truenegs_jax.runtime import cpu, progress
 from truenegs_jax.runtime.errors import InputError, one_of
@@ -113,10 +113,12 @@ def report(
   Raises:
     InputError: the config is invalid, or a program does not fit on a device.
   """
+  platform = get_platform(devices[0])
+  if c.model.dtype == AUTO:
+    c.model.dtype = cpu.choose_dtype() if platform == "cpu" else "bfloat16"
   config = PretrainConfig.read(c)
   resolve.check(config)
   mesh = sharding.make_mesh(plan.read_mesh_spec(config), devices)
-  platform = get_platform(mesh)
   run = plan.make_run(
     config,
     plan.find_tokenizer(config.data),
@@ -144,7 +146,8 @@ def measure_program(name: str, run: plan.Run) -> str:
   """Compiles one of PROGRAMS; describes the memory of a device."""
   began = time.perf_counter()
   lowered = lower_program(name, run)
-  options = H100_OPTIONS if get_platform(run.mesh) == "cuda" else None
+  platform = get_platform(run.mesh.devices.flat[0])
+  options = H100_OPTIONS if platform == "cuda" else None
   try:
     m = lowered.compile(compiler_options=options).memory_analysis()
   except jax.errors.JaxRuntimeError as e:
@@ -175,7 +178,7 @@ def measure_program(name: str, run: plan.Run) -> str:
 def lower_program(name: str, run: plan.Run) -> jax.stages.Lowered:
   """Lowers one of PROGRAMS as a run does."""
   c = run.config
-  platform = get_platform(run.mesh)
+  platform = get_platform(run.mesh.devices.flat[0])
   state = run.abstract_state()
   aux = run.abstract_aux()
   batch = run.abstract_batch()
@@ -198,10 +201,9 @@ def lower_program(name: str, run: plan.Run) -> jax.stages.Lowered:
       return step.lower(state.params, searched, c.length)
 
 
-def get_platform(mesh: jax.sharding.Mesh) -> str:
+def get_platform(device: jax.Device) -> str:
   """Returns "cpu", "cuda" or "tpu": an absent GPU only tells its own name."""
-  platform = mesh.devices.flat[0].platform
-  return "cuda" if platform == "gpu" else platform
+  return "cuda" if device.platform == "gpu" else device.platform
 
 
 if __name__ == "__main__":

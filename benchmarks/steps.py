@@ -24,7 +24,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.config.sections import AUTO, PretrainConfig
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.pretrain import describe, plan, resolve, start
 from truenegs_jax.runtime import cpu
@@ -110,7 +110,7 @@ def make_step(
   The mesh has `devices`, or all. Raises InputError if the config is invalid.
   """
   cpu.configure()  # as main does
-  if c.model.dtype == "auto":
+  if c.model.dtype == AUTO:
     c.model.dtype = cpu.choose_dtype()
   config = PretrainConfig.read(c)
   resolve.check(config)

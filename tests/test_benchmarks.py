@@ -5,12 +5,14 @@ import runpy
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from absl import flags
 
 from support import runs
 from support.doc_pages import ROOT
+from truenegs_jax.configs import own
 
 FOLDER = ROOT / "benchmarks"
 
@@ -32,6 +34,13 @@ def test_paired_ratio_is_right_while_the_machine_drifts(load):
   ratio = load("steps")["paired_ratio"](*secs)
   assert ratio.low < 1.02 < ratio.high
   assert 0.0004 < ratio.high - ratio.low < 0.006
+
+
+def test_memory_is_told_of_configs_that_leave_the_dtype_open(load):
+  c = own.get_config()
+  assert c.model.dtype == "auto"
+  lines = load("memory")["report"](c, jax.devices()[:1], programs=[])
+  assert lines["batch"].startswith(f"{c.batch_size} rows of {c.length} tokens")
 
 
 @pytest.mark.slow
