@@ -20,6 +20,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax.config import grammar
 from truenegs_jax.config.tables import Study
 from truenegs_jax.finetune import results
 from truenegs_jax.pretrain.cases import find_table_2
@@ -96,12 +97,12 @@ def report(
   say = functools.partial(console.print, soft_wrap=True)
   done = [part for part in parts if states[part.key] == State.DONE]
   collected, fields = collect_scores(done, workdir)
-  names = filter(None, study.tasks.split(","))
+  names = grammar.parse_names(study.tasks, key="study.tasks")
   comparison = Comparison(
     scores=collected,
     arms=[*study.arms],
     seeds=range(study.seeds),
-    tasks=[parts_lib.TASKS[name.strip()][1] for name in names],
+    tasks=[parts_lib.TASKS[name][1] for name in names],
     finetune_seeds=range(study.finetune_seeds),
     **fields,
   )
