@@ -84,6 +84,19 @@ def test_resampled_scores_are_those_of_the_drawn_sentences():
     np.testing.assert_allclose(scores.draw(drawn_RxN)[0], expected)
 
 
+def test_scores_of_sentences_from_json_have_the_mean_of_the_run():
+  golds = draw_tags(np.random.default_rng(0))
+  answers = [*golds[:20], *reversed(golds[20:])]
+  answers = [
+    x[: len(y)] + y[len(x) :] for x, y in zip(answers, golds, strict=True)
+  ]
+  for metric in METRICS[TAGS]:
+    score_N = scoring.example_scores(metric, golds, answers)
+    assert score_N.shape == (40,) and score_N.std() > 0
+    expected = scoring.score_answers([metric], golds, answers)[metric]
+    assert score_N.mean() == pytest.approx(expected)
+
+
 def test_no_entities_score_0():
   scores = scoring.score_answers(METRICS[TAGS], [["O"]], [["O"]])
   assert set(scores.values()) == {0.0}

@@ -236,7 +236,8 @@ def example_scores(
   scores = score_runs([metric], golds, [answers], labels)[metric]
   if scores.example_SxN is not None:
     return scores.example_SxN[0]
-  pairs = [*zip(golds, answers, strict=True)]
+  # As texts, since tags from JSON are lists, which are no keys.
+  pairs = [repr(pair) for pair in zip(golds, answers, strict=True)]
   rows_N = np.arange(scores.size)
   # Examples of equal pairs leave equal scores: of classes there are few.
   left_out = {
