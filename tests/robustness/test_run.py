@@ -100,6 +100,15 @@ def test_failed_seeds_are_left_out_and_noted(config, tmp_path):
   assert model.note == f"{folder}: 1 of 2 seeds; without seed 1 (constant)."
 
 
+def test_a_dry_run_names_the_model_and_seeds_if_it_has_any(config, tmp_path):
+  config.dry_run = True
+  text = run(config, tmp_path / "out")
+  assert "; seeds 0, 1\n" in text
+  config.init += "/squad/seed-0/model"
+  assert "seeds" not in run(config, tmp_path / "out")
+  assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture
 def save_wordnet(tmp_path, monkeypatch):
   """Returns a function that writes a WordNet where NLTK finds it."""

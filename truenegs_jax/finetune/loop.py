@@ -56,8 +56,7 @@ class TrainingSetup:
     epochs = options.finetune.epochs or data.task.epochs
     size = len(data.train.tokens)
     self.steps = batches.num_steps(size, options.batch_size, epochs)
-    # At least one evaluation, unless there are 0 per epoch.
-    count = max(round(options.finetune.evals_per_epoch * epochs), 1)
+    count = round(options.finetune.evals_per_epoch * epochs)
     evals = {round(self.steps * (i + 1) / count) for i in range(count)}
     self.eval_steps = evals - {0, self.steps}
     self.predictor = Predictor(options, model)

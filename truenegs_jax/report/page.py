@@ -107,7 +107,11 @@ def format_number(value: float | None) -> str:
 
 
 def format_estimate(value: float, error: float, digits: int) -> str:
-  """Returns a value with its standard error, unless that is unknown: inf."""
+  """Returns a value and its error, unless that is unknown: inf.
+
+  The error is what the text around it names: a standard error, or half of an
+  interval.
+  """
   shown = f"{value:.{digits}f}"
   return shown if math.isinf(error) else f"{shown} ± {error:.{digits}f}"
 

@@ -148,6 +148,7 @@ class AddSentence:
 
   def _near_words(self, word: str) -> Iterator[str]:
     """Yields the neighbours of a word that do not share its stem."""
+    # A test for a substring, as in TextFlint, whose ("war") is no tuple.
     if word in "war":
       return
     stem = find_stem(word)

@@ -68,9 +68,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     annotator = load_annotator(o.spacy_model)
     wordnet.find_wordnet()
   if c.dry_run:
-    seeds = ", ".join(map(str, model.seeds.values()))
+    seeds = [str(x) for x in model.seeds.values() if x is not None]
+    texts = [find.describe(c.init)]
+    if seeds:
+      texts.append(f"seeds {', '.join(seeds)}")
     report("dry run: reads no examples; writes and compiles nothing")
-    report(f"model: {find.describe(c.init)}; seeds {seeds}")
+    report(f"model: {'; '.join(texts)}")
     report(f"sets: {', '.join([*names, *sources.values()])}")
     return 0
   with progress.working(console, "Reading questions"):

@@ -304,11 +304,11 @@ def run_parts(
 
 
 def _run_part(part: Part, folder: pathlib.Path, console: Console) -> int:
-  """Runs a part; writes failed.json if it ends without its outputs.
+  """Runs a part; writes failed.json if it ends with an error.
 
   Returns its exit code, or that of the first signal to this process. There is
-  no failure if a part was stopped or another process runs it. A log in a bucket
-  is written at the end.
+  no failure if a part was stopped, has its outputs, or another process runs it.
+  A log in a bucket is written at the end.
   """
   with runtime_files.disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)

@@ -176,7 +176,7 @@ class SynonymTable:
     opened = open_path("path", path)
     try:
       table = _read_table(opened)
-    except Exception as error:  # numpy, zipfile and zlib raise unrelated types
+    except Exception as error:  # of safetensors, json and checks
       raise DataError(
         f"'{path}' cannot be read as a synonym table ({type(error).__name__}:"
         f" {error}). Build the table again, or name another file."
