@@ -18,8 +18,7 @@ optimizer. Returns 1 if a loss differs by more than 1e-4 of its value. Then the
 sides are timed in turns of --turn_steps steps, each with its own dropout.
 
 With --torch_dtype=bfloat16, PyTorch computes in it by autocast. Losses are
-compared in f32 only. --torch_python=FILE is a Python with PyTorch, where this
-one has none.
+compared in f32 only.
 
 On both sides malloc keeps freed memory (truenegs_jax/runtime/cpu.py). PyTorch's
 MKL uses AVX-512 only on Intel's CPUs: compare the rates of products. To make it
@@ -32,27 +31,29 @@ Runs on the CPU, offline, and writes nothing. Needs PyTorch and transformers.
 import argparse
 import contextlib
 import functools
+import multiprocessing
 import os
 import pathlib
-import socket
-import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from importlib import metadata
-from multiprocessing.connection import Connection
 from typing import Any
 
-from peer_side import OURS
+from truenegs_jax.runtime import cpu
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-FOLDER = pathlib.Path(__file__).parent
+OURS = "ours"
 MODES = ("eager", "compiled", "stock")
 DTYPES = ("float32", "bfloat16")
 RECIPES = ("baseline", "hc", "sr", "hc+sr")
 TOLERANCE = 1e-4
 BATCHES = 4
+PRODUCT_SIZE = 2048
+_side: Any = None  # that of this process, in those that `start_sides` starts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,7 +89,6 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   add("--turn_steps", type=int, default=1)
   add("--dtype", choices=DTYPES, default="float32", help="Of our side.")
   add("--torch_dtype", choices=DTYPES, default="float32")
-  add("--torch_python", default=sys.executable)
   add("--torch_preload", default="", help="A library.")
   args = parser.parse_args(argv)
   args.sides = args.sides.split(",")
@@ -105,57 +105,6 @@ def _get_cores() -> list[int]:
   return list(range(os.cpu_count() or 1))
 
 
-class Side:
-  """A side in a process of its own, perhaps of another Python."""
-
-  def __init__(self, args: argparse.Namespace, mode: str, inputs: Any):
-    """Starts OURS, or one of MODES with the inputs that OURS made."""
-    options = {"dtype": args.dtype if mode == OURS else args.torch_dtype}
-    if mode == OURS:
-      for name in ("ours", "variant", "batch", "length", "dropout"):
-        options["recipe" if name == "ours" else name] = getattr(args, name)
-    ours, theirs = socket.socketpair()
-    paths = [str(FOLDER.parent), str(FOLDER)]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    if mode != OURS and args.torch_preload:
-      env["LD_PRELOAD"] = args.torch_preload
-    python = sys.executable if mode == OURS else args.torch_python
-    command = [python, str(FOLDER / "peer_side.py"), str(theirs.fileno())]
-    self._process = subprocess.Popen(
-      command, env=env, pass_fds=[theirs.fileno()]
-    )
-    theirs.close()
-    self._connection = Connection(ours.detach())
-    cores = _get_cores()[: args.threads]
-    self._connection.send((mode, cores, inputs, options))
-    self._connection.recv()
-
-  def call(self, method: str, *arguments: object) -> Any:
-    """Calls a method in the process of the side."""
-    self._connection.send((method, arguments))
-    return self._connection.recv()
-
-  def close(self) -> None:
-    """Ends the process."""
-    self._connection.close()
-    self._process.wait()
-
-
-@contextlib.contextmanager
-def start_sides(
-  args: argparse.Namespace, modes: Sequence[str]
-) -> Iterator[tuple[dict[str, Side], Any]]:
-  """Yields sides by name, and the inputs that OURS made for the others."""
-  with contextlib.ExitStack() as stack:
-    sides: dict[str, Side] = {}
-    inputs = None
-    for mode in (OURS, *modes):
-      side = contextlib.closing(Side(args, mode, inputs))
-      sides[mode] = stack.enter_context(side)
-      inputs = inputs or sides[OURS].call("peer_inputs", BATCHES)
-    yield sides, inputs
-
-
 def compare_losses(args: argparse.Namespace) -> float:
   """Prints losses without dropout; returns the largest relative difference."""
   modes = [m for m in args.sides if m != "compiled"] or ["eager"]
@@ -164,10 +113,10 @@ def compare_losses(args: argparse.Namespace) -> float:
   with start_sides(plain_args, modes) as (sides, _):
     losses: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(args.plain_steps):
-      draws = sides[OURS].call("draws")
+      draws = call(sides[OURS], "draws")
       for name, side in sides.items():
         step_args = () if name == OURS else (draws,)
-        losses[name].append(side.call("step", *step_args))
+        losses[name].append(call(side, "step", *step_args))
   import numpy as np
 
   print("Without dropout, with the same masks and samples on all sides:")
@@ -191,9 +140,9 @@ def compare_speed(args: argparse.Namespace) -> None:
 
   with start_sides(args, args.sides) as (sides, inputs):
 
-    def run_turn(side: Side) -> None:
+    def run_turn(side: Executor) -> None:
       for _ in range(args.turn_steps):
-        side.call("step")
+        call(side, "step")
 
     calls = {name: functools.partial(run_turn, x) for name, x in sides.items()}
     secs = steps.time_in_turns(calls, args.rounds, warmup=2)
@@ -206,15 +155,104 @@ def compare_speed(args: argparse.Namespace) -> None:
       low, median, high = steps.quantiles_ms(
         [x / args.turn_steps for x in secs[name]]
       )
-      gb = side.call("peak_gb")
-      loss = side.call("step")
-      flops_per_s = side.call("product_rate")
+      gb = side.submit(measure_peak_gb).result()
+      loss = call(side, "step")
+      flops_per_s = side.submit(measure_product_rate).result()
       share = 1e3 * inputs["flops"] / flops_per_s / median
       ratio = steps.paired_ratio(secs[name], secs[OURS])
       print(
         f"{name:9} {median:6.0f} ({low:.0f} to {high:.0f})  {gb:.2f} "
         f" {flops_per_s / 1e9:7.0f}  {share:5.0%}  {loss:.4f}  {ratio}"
       )
+
+
+@contextlib.contextmanager
+def start_sides(
+  args: argparse.Namespace, modes: Sequence[str]
+) -> Iterator[tuple[dict[str, Executor], Any]]:
+  """Yields processes by side, and the inputs that OURS made for the others."""
+  with contextlib.ExitStack() as stack:
+    sides: dict[str, Executor] = {}
+    inputs = None
+    for mode in (OURS, *modes):
+      context = multiprocessing.get_context("spawn")
+      side = ProcessPoolExecutor(1, mp_context=context)
+      sides[mode] = stack.enter_context(side)
+      start_side(args, side, mode, inputs)
+      inputs = inputs or call(side, "peer_inputs", BATCHES)
+    yield sides, inputs
+
+
+def start_side(
+  args: argparse.Namespace, side: Executor, mode: str, inputs: Any
+) -> None:
+  """Builds OURS, or one of MODES with the inputs that OURS made."""
+  options = {"dtype": args.dtype if mode == OURS else args.torch_dtype}
+  if mode == OURS:
+    for name in ("ours", "variant", "batch", "length", "dropout"):
+      options["recipe" if name == "ours" else name] = getattr(args, name)
+  cores = _get_cores()[: args.threads]
+  before = dict(os.environ)
+  if mode != OURS and args.torch_preload:
+    os.environ["LD_PRELOAD"] = args.torch_preload
+  try:
+    # The first call starts the process, with the environment of this one.
+    side.submit(build_side, mode, cores, inputs, options).result()
+  finally:
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def call(side: Executor, method: str, *arguments: object) -> Any:
+  """Calls a method of a side in its process."""
+  return side.submit(call_side, method, arguments).result()
+
+
+# --- in the process of a side
+
+
+def build_side(
+  mode: str, cores: Sequence[int], inputs: Any, options: dict[str, Any]
+) -> None:
+  """Builds OURS with `options`, or a mode of PyTorch with `inputs`."""
+  global _side
+  if hasattr(os, "sched_setaffinity"):  # XLA starts a thread for each core
+    os.sched_setaffinity(0, cores)
+  # The frameworks are imported below, after this has set the allocator.
+  cpu.keep_freed_memory()
+  if mode == OURS:
+    import own_step
+
+    _side = own_step.OwnStep(**options)
+  else:
+    import torch_step
+
+    threads = len(cores)
+    _side = torch_step.TorchStep(inputs, mode=mode, threads=threads, **options)
+
+
+def call_side(method: str, arguments: Sequence[Any]) -> Any:
+  """Calls a method of this process' side."""
+  return getattr(_side, method)(*arguments)
+
+
+def measure_peak_gb() -> float:
+  """Returns the peak memory of this process in GB."""
+  # On Linux; getrusage also counts the parent's peak before exec.
+  status = pathlib.Path("/proc/self/status").read_text()
+  (line,) = (x for x in status.splitlines() if "VmHWM" in x)
+  return int(line.split()[1]) * 1024 / 1e9
+
+
+def measure_product_rate() -> float:
+  """Returns the FLOP/s of this side's products; the fastest of 12 counts."""
+  multiply = _side.product(PRODUCT_SIZE)
+  secs = []
+  for _ in range(12):
+    began = time.perf_counter()
+    multiply()
+    secs.append(time.perf_counter() - began)
+  return 2 * PRODUCT_SIZE**3 / min(secs)
 
 
 if __name__ == "__main__":
