@@ -40,6 +40,7 @@ PREPARATIONS = {
 FINETUNING = "fine-tuning"
 WORDNET = pathlib.Path.home() / ".cache" / "truenegs_jax" / "nltk_data"
 DEMO = "demo"
+WORDS = "act state person make body group small part quality move"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,18 +84,7 @@ def write_inputs(folder: pathlib.Path) -> pathlib.Path:
   """Writes word vectors and a labelled table, the same for both sides."""
   folder.mkdir(parents=True, exist_ok=True)
   rng = random.Random(0)
-  words = [
-    "act",
-    "state",
-    "person",
-    "make",
-    "body",
-    "group",
-    "small",
-    "part",
-    "quality",
-    "move",
-  ]
+  words = WORDS.split()
   vectors = [
     " ".join([word, *(f"{rng.gauss(0, 1):.4f}" for _ in range(8))])
     for word in words
@@ -124,6 +114,8 @@ def make_command(
     flags = [
       "--config=finetune_own",
       f"--config.init={folder.parent / 'electra_small:baseline' / 'run'}",
+      f"--config.finetune.train={inputs / 'train.csv'}",
+      f"--config.finetune.dev={inputs / 'dev.csv'}",
       "--config.finetune.text=sentence",
       "--config.finetune.label=label",
       "--config.finetune.seeds=2",
@@ -139,19 +131,6 @@ def make_command(
   return ["-m", "truenegs_jax.main", *flags]
 
 
-def list_file_flags(checkout: pathlib.Path, inputs: pathlib.Path) -> list[str]:
-  """Returns the flags with the files of the fine-tuning, as a checkout's are.
-
-  Those from before `finetune.train` have one key for all files.
-  """
-  train = inputs / "train.csv"
-  dev = inputs / "dev.csv"
-  keys = (checkout / "truenegs_jax/config/tables.py").read_text()
-  if "  train: str" not in keys:
-    return [f"--config.finetune.files=train={train} dev={dev}"]
-  return [f"--config.finetune.train={train}", f"--config.finetune.dev={dev}"]
-
-
 def digest_run(
   checkout: pathlib.Path, name: str, work: pathlib.Path, inputs: pathlib.Path
 ) -> dict[str, str]:
@@ -161,8 +140,6 @@ def digest_run(
   if not record.exists():
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *make_command(name, folder, inputs)]
-    if name == FINETUNING:
-      command += list_file_flags(checkout, inputs)
     cache = folder.parent / "cache"
     env = os.environ | {
       "PYTHONPATH": str(checkout),
@@ -199,16 +176,11 @@ def digest_files(run: pathlib.Path) -> Iterator[tuple[str, str]]:
     name = str(path.relative_to(run))
     if "checkpoints" in path.parts or not path.is_file():
       continue
-    stem = name.removesuffix(path.suffix)  # tables of synonyms were .npz
     if path.suffix == ".safetensors":
+      stem = name.removesuffix(path.suffix)
       for key, array in safetensors.numpy.load_file(path).items():
         if key != "header":  # not descriptions
           yield f"{stem}:{key}", digest_array(array)
-    elif path.suffix == ".npz":
-      with np.load(path) as arrays:
-        for key in arrays.files:
-          if arrays[key].dtype.kind != "U":  # not descriptions
-            yield f"{stem}:{key}", digest_array(arrays[key])
     elif path.name == "metrics.jsonl":
       for i, line in enumerate(path.read_text().splitlines()):
         for key, value in json.loads(line).items():
