@@ -40,17 +40,10 @@ OFFLINE = (
 DEBIAN = pathlib.Path("/usr/share")  # has the folder `wordnet`
 FIX = f"Run {program()} wordnet. {OFFLINE}"
 
-# The groups of synsets by number, WordNet's file `lexnames` (lexnames(5WN)).
-LEXNAMES = """
-adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact
-noun.attribute noun.body noun.cognition noun.communication noun.event
-noun.feeling noun.food noun.group noun.location noun.motive noun.object
-noun.person noun.phenomenon noun.plant noun.possession noun.process
-noun.quantity noun.relation noun.shape noun.state noun.substance noun.time
-verb.body verb.change verb.cognition verb.communication verb.competition
-verb.consumption verb.contact verb.creation verb.emotion verb.motion
-verb.perception verb.possession verb.social verb.stative verb.weather adj.ppl
-"""
+# Numbers in the place of names in WordNet's file `lexnames`, the groups of
+# synsets (lexnames(5WN)). Groups are only compared within a part of speech,
+# where names are in the order of their numbers.
+LEXNAMES = "".join(f"{i} {i:02} 0\n" for i in range(45))
 
 LEXICONS = (
   "Use 'omw path=FILE', 'pairs path=FILE' (a thesaurus, such as that of"
@@ -293,8 +286,7 @@ def _read_wordnet(place: pathlib.Path) -> WordNetReader:
     def open(self, file: str) -> IO[str]:
       with _open_root(place, "wordnet") as root:
         if file == "lexnames" and not (root / file).is_file():  # in Debian's
-          names = enumerate(LEXNAMES.split())
-          return io.StringIO("".join(f"{i} {name} 0\n" for i, name in names))
+          return io.StringIO(LEXNAMES)
         content = io.BytesIO(_read_bytes(root / file))
       return io.TextIOWrapper(content, encoding="utf-8")
 
