@@ -26,9 +26,7 @@ from truenegs_jax.tasks import entities, scoring
 from truenegs_jax.tasks.task import SQUAD
 from truenegs_jax.workdir import files
 
-RESULT = "result.json"
-RUNS = "*/seed-*"  # the folders of all runs in a workdir
-MODEL = "model"  # next to RESULT: the export for Hugging Face
+MODEL = "model"  # next to a run's result: the export for Hugging Face
 # Keys of `Result.provenance` that may differ between the tasks of a workdir.
 # The others are equal, as one table and one average are computed from all.
 TASK_KEYS = {"labels", "data"}
@@ -73,14 +71,14 @@ def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
 
 def save(workdir: pathlib.Path, result: Result) -> None:
   """Writes the file of a run; its existence marks the run as finished."""
-  path = run_folder(workdir, result.task, result.seed) / RESULT
+  path = run_folder(workdir, result.task, result.seed) / files.RESULT
   value = files.finite_or_null(dataclasses.asdict(result))
   files.save_json(path, value, indent=None)
 
 
 def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
   """Loads a finished run, or None; raises CheckpointError if it is damaged."""
-  path = run_folder(workdir, task, seed) / RESULT
+  path = run_folder(workdir, task, seed) / files.RESULT
   if not path.exists():
     return None
   fix = f"Remove '{path.parent}' and run the same command again."
@@ -94,7 +92,7 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
 def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
   """Loads the finished runs of a workdir, by task."""
   by_task: dict[str, list[Result]] = {}
-  for path in sorted(workdir.glob(f"{RUNS}/{RESULT}")):
+  for path in sorted(workdir.glob(f"{files.SEEDS}/{files.RESULT}")):
     seed = path.parent.name.removeprefix("seed-")
     if seed.isdecimal() and (run := load(workdir, path.parts[-3], int(seed))):
       by_task.setdefault(run.task, []).append(run)

@@ -53,7 +53,7 @@ class RunContext:
     missing = []
     for seed in self.options.all_seeds:
       folder = results.run_folder(self.workdir, task, seed)
-      if not (folder / results.RESULT).exists():
+      if not (folder / files.RESULT).exists():
         missing.append(seed)
     return missing
 

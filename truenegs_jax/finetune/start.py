@@ -316,7 +316,7 @@ def _find_runs(init: str) -> tuple[dict[str, Result], str]:
   workdir = open_path("init", init)
   pool = results.load_all(workdir).get(SQUAD, [])
   if not pool:
-    if any(workdir.glob(results.RUNS)):
+    if any(workdir.glob(files.SEEDS)):
       raise InputError(
         f"init={init!r} is a fine-tuning without a finished run on SQuAD. Run"
         " its command again, or fine-tune on SQuAD: --config=finetune_squad."

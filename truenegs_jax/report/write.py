@@ -26,8 +26,7 @@ from truenegs_jax.runtime.paths import is_bucket
 from truenegs_jax.workdir import files
 
 FIX = "Run the command of the run again, which writes it."
-RESULT = "result.json"  # of a seed of a fine-tuning
-READ = f"{files.ABOUT}, {files.RESULTS}, {files.CASES} or {RESULT}"
+READ = f"{files.ABOUT}, {files.RESULTS}, {files.CASES} or {files.RESULT}"
 PRETRAIN = "pretrain"  # the task of a config that names none
 MAX_SECS = 1e9  # left; more is damage
 # Metrics that do not depend on the weights of a loss.
@@ -233,8 +232,8 @@ def _read_finetuning(
   run: page.Run, workdir: pathlib.Path, results: Values
 ) -> Iterator[page.Section]:
   """Reads a fine-tuning from the results of its seeds, also unfinished."""
-  run.curves = curves.read_curves(workdir, "*/seed-*")
-  paths = sorted(workdir.glob(f"*/seed-*/{RESULT}"))
+  run.curves = curves.read_curves(workdir, files.SEEDS)
+  paths = sorted(workdir.glob(f"{files.SEEDS}/{files.RESULT}"))
   seeds = [x for x in (_read_saved(run, path) for path in paths) if x]
   scores: dict[tuple[str, str], list[float]] = {}
   for seed in seeds:

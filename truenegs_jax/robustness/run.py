@@ -20,7 +20,6 @@ from rich.console import Console
 from truenegs_jax.config import grammar
 from truenegs_jax.config.tables import Robustness
 from truenegs_jax.finetune import task_data
-from truenegs_jax.finetune.results import RUNS
 from truenegs_jax.finetune.start import FineTunedModel, open_model
 from truenegs_jax.report.page import print_table
 from truenegs_jax.report.write import write_own_report
@@ -174,7 +173,7 @@ def check(o: Robustness, workdir: pathlib.Path) -> None:
       f"robustness.neighbours={o.neighbours!r}: there is no such file. Pass a"
       " file of word vectors, such as glove.6B.100d.txt."
     )
-  files.check_no_run(workdir, RUNS)
+  files.check_no_run(workdir, files.SEEDS)
 
 
 def parse_files(text: str, sets: Collection[str]) -> dict[str, str]:

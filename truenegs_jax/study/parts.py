@@ -154,7 +154,7 @@ def _make_chain(
   for name in tasks:
     config, task = TASKS[name]
     seeds = range(s.finetune_seeds)
-    outputs = [f"{task}/seed-{n}/result.json" for n in seeds]
+    outputs = [f"{task}/seed-{n}/{files.RESULT}" for n in seeds]
     yield make(name, config, flatten(s.finetune), links, outputs=outputs)
   if changes := flatten(s.corrections):
     links = {"corrections.run": pretrained}
