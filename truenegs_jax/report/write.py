@@ -28,7 +28,6 @@ from truenegs_jax.workdir import files
 FIX = "Run the command of the run again, which writes it."
 READ = f"{files.ABOUT}, {files.RESULTS}, {files.CASES} or {files.RESULT}"
 PRETRAIN = "pretrain"  # the task of a config that names none
-MAX_SECS = 1e9  # left; more is damage
 # Metrics that do not depend on the weights of a loss.
 COMPARABLE = (
   *("mlm_uncorrected", "mlm_hidden", "detect", "auc", "blimp"),
@@ -186,7 +185,7 @@ def _describe_progress(run: page.Run, last: curves.Record) -> None:
       run.sentence = f"Stopped {done}."
   secs = last.get("eta_s")
   if last["step"] < steps and secs is not None:
-    left = datetime.timedelta(seconds=round(min(max(secs, 0), MAX_SECS)))
+    left = datetime.timedelta(seconds=round(secs))
     run.progress["left"] = str(left)
 
 
