@@ -160,6 +160,13 @@ def _read_published() -> Iterator[PublishedModel]:
 PUBLISHED = tuple(_read_published())
 
 
+def find_size(width: int) -> str:
+  """Returns the released size of that width: "small", "base" or "large"."""
+  if width < 768:
+    return "small"
+  return "base" if width < 1024 else "large"
+
+
 def find_published(
   tasks: Collection[str], *, family: str, width: int
 ) -> tuple[list[PublishedModel], str]:
@@ -168,7 +175,7 @@ def find_published(
   If none of the family is published, ELECTRAs are returned. A note says if they
   are another network than one of that family and width; otherwise it is "".
   """
-  size = encoder.find_family(width)
+  size = find_size(width)
   names = {*tasks, *(SQUAD_SCORES if SQUAD in tasks else ())}
   models = [x for x in PUBLISHED if x.size == size and names & set(x.scores)]
   same = [x for x in models if x.family == family]

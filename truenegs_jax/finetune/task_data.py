@@ -19,8 +19,8 @@ from truenegs_jax.config.grammar import parse_names
 from truenegs_jax.config.sections import INIT_SKIPS, PretrainConfig
 from truenegs_jax.config.tables import Finetune
 from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.finetune.results import find_size
 from truenegs_jax.models import layers
-from truenegs_jax.models.encoder import find_family
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.runtime.text import COMPRESSIONS
 from truenegs_jax.tasks import batches, entities, records, scoring, squad, tags
@@ -103,11 +103,11 @@ class FinetuneOptions(PretrainConfig):
 
   def peak_rate(self, width: int) -> float:
     """Returns the head's highest learning rate for a network of that width."""
-    return self.optim.lr or LEARNING_RATES[find_family(width)]
+    return self.optim.lr or LEARNING_RATES[find_size(width)]
 
   def decay(self, width: int) -> float:
     """Returns the factor of the learning rate from a layer to the one below."""
-    return self.finetune.layer_decay or LAYER_DECAYS[find_family(width)]
+    return self.finetune.layer_decay or LAYER_DECAYS[find_size(width)]
 
 
 def parse_options(values: Mapping[str, Any]) -> FinetuneOptions:

@@ -33,7 +33,6 @@ Model = TypeVar("Model", bound=nn.Module)
 
 HEAD_WIDTH = 64  # in all released sizes
 REQUIRED_NAMES = ("Embeddings", "Encoder", "VARIANTS")  # of a backbone
-FAMILY = ("small", "base", "large")  # of released models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,11 +121,6 @@ def load_backbone(name: str) -> types.ModuleType:
 def backbone_fields(name: str) -> Mapping[str, Any]:
   """Returns the fields of `EncoderConfig` that a backbone sets, if any."""
   return getattr(load_backbone(name), "FIELDS", {})
-
-
-def find_family(width: int) -> str:
-  """Returns the name in FAMILY for a width: base from 768, large from 1,024."""
-  return FAMILY[(width >= 768) + (width >= 1024)]
 
 
 def make_network_config(
