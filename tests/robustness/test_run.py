@@ -17,10 +17,11 @@ from rich.console import Console
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.finetune import results, start
+from truenegs_jax.finetune import results
 from truenegs_jax.finetune import run as finetune_run
 from truenegs_jax.finetune.task_data import read_split
 from truenegs_jax.models import pretrain
+from truenegs_jax.robustness import model as model_lib
 from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
@@ -81,7 +82,7 @@ def config(folder):
 
 
 def test_answers_are_those_of_fine_tuning(folder, config):
-  model = start.open_model(config.init, config.to_dict(), print)
+  model = model_lib.open_model(config.init, config.to_dict(), print)
   questions = read_split(model.options, TASKS[SQUAD], "dev")
   answers_S = model.answer(questions, Console(quiet=True))
   saved = results.load_all(folder / "runs")["squad"]
@@ -95,7 +96,7 @@ def test_failed_seeds_are_left_out_and_noted(config, tmp_path):
   path = folder / "squad/seed-1/result.json"
   saved = json.loads(path.read_text()) | {"failure": "constant"}
   path.write_text(json.dumps(saved))
-  model = start.open_model(str(folder), config.to_dict(), print)
+  model = model_lib.open_model(str(folder), config.to_dict(), print)
   assert [*model.seeds.values()] == [0]
   assert model.note == f"{folder}: 1 of 2 seeds; without seed 1 (constant)."
 

@@ -20,7 +20,6 @@ from rich.console import Console
 from truenegs_jax.config import grammar
 from truenegs_jax.config.tables import Robustness
 from truenegs_jax.finetune import task_data
-from truenegs_jax.finetune.start import FineTunedModel, open_model
 from truenegs_jax.report.page import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import (
@@ -31,6 +30,7 @@ from truenegs_jax.robustness import (
 )
 from truenegs_jax.robustness.annotate import Annotator, load_annotator
 from truenegs_jax.robustness.eval_set import EvalSet
+from truenegs_jax.robustness.model import FineTunedModel, open_model
 from truenegs_jax.robustness.transformation import transform_all
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError, rerun_command
