@@ -67,6 +67,7 @@ def test_equal_questions_are_answered_once_and_count_in_their_sets():
   ],
 )
 def test_the_papers_rows_stand_only_beside_its_own_sets(title, em):
-  paper = scores_lib.find_published(title)
+  paper = scores_lib.find_published(title, family="electra", width=256)
   assert [paper["paper, ELECTRA small"]["em"]] == [em] if em else not paper
-  assert not scores_lib.find_published(title, "discriminator of 768 units")
+  for family, width in (("electra", 768), ("bert", 256)):
+    assert not scores_lib.find_published(title, family=family, width=width)

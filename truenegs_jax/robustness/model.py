@@ -27,7 +27,7 @@ from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.tasks.task import SQUAD, Question
 from truenegs_jax.train import sharding
-from truenegs_jax.weights import hf_folder, match
+from truenegs_jax.weights import hf_folder, hf_names, match
 from truenegs_jax.weights.find import Weights
 from truenegs_jax.workdir import files
 
@@ -47,9 +47,15 @@ class FineTunedModel:
     return self.starts[0].options
 
   @property
-  def network(self) -> str:
-    """Kind and width of the network, such as "BERT of 384 units"."""
-    return f"{self.starts[0].role} of {self.predictor.model.config.width} units"
+  def family(self) -> str:
+    """The network's family in transformers, such as "electra"."""
+    model = self.predictor.model
+    return hf_names.network_names(model, self.starts[0].role).family
+
+  @property
+  def width(self) -> int:
+    """The network's number of units."""
+    return self.predictor.model.config.width
 
   def answer(
     self, questions: Sequence[Question], console: Console

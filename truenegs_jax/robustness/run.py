@@ -86,7 +86,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with lock.lock(workdir):
     sets = []
     if annotator:
-      sets = make_sets(names, annotator, questions, c, console)
+      sets = make_sets(
+        names, annotator, questions, o, seed=c.seed, console=console
+      )
     for x in sets:
       eval_set.save_set(x, workdir / SETS)
     config = json.loads(c.to_json())
@@ -98,13 +100,15 @@ def make_sets(
   names: Sequence[str],
   annotator: Annotator,
   questions: Sequence[Question],
-  c: ConfigDict,
+  o: Robustness,
+  *,
+  seed: int,
   console: Console,
 ) -> list[EvalSet]:
   """Draws questions of a dev set, and makes the named sets of them."""
   size = len(questions)
-  rng = random.Random(f"{c.seed}/rows")
-  rows = rng.sample(range(size), min(c.robustness.rows or size, size))
+  rng = random.Random(f"{seed}/rows")
+  rows = rng.sample(range(size), min(o.rows or size, size))
   drawn = [questions[i] for i in sorted(rows)]
   sets = []
   reader = wordnet.open_wordnet()
@@ -113,11 +117,11 @@ def make_sets(
       change = transformation.make_swap(annotator, reader)
     else:
       change = add_sentence.make_add_sentence(
-        annotator, reader, questions, neighbours=c.robustness.neighbours
+        annotator, reader, questions, neighbours=o.neighbours
       )
     title = f"Changing texts, {change.title}"
     with progress.counting(console, title, len(drawn)) as advance:
-      new_set = transform_all(drawn, change, seed=c.seed, advance=advance)
+      new_set = transform_all(drawn, change, seed=seed, advance=advance)
     if not new_set.transformed:
       raise DataError(
         f"robustness.sets: {name} changed none of {len(drawn):,} questions:"
@@ -141,7 +145,13 @@ def _score_sets(
   answer = functools.partial(model.answer, console=console)
   runs, by_set = scores.score_model(answer, model.seeds, sets)
   results = {
-    x.name: scores.make_result(x, config["init"], by_set[x.name], model.network)
+    x.name: scores.make_result(
+      x,
+      config["init"],
+      by_set[x.name],
+      family=model.family,
+      width=model.width,
+    )
     for x in sets
   }
   table = scores.make_table(results.values())

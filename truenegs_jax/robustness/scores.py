@@ -31,7 +31,7 @@ TITLES = {
   "swap_synonyms": SWAP,
 }
 # Table 5: scores of original and transformed questions by ELECTRA-small.
-NETWORK = "discriminator of 256 units"
+NETWORK = ("electra", 256)  # its family and width
 PAPER = {
   "ELECTRA small": {
     ADD: {EXACT: (80.55, 25.60), F1: (85.10, 26.43)},
@@ -126,9 +126,9 @@ def score_set(x: EvalSet, answers: Mapping[str, Answers]) -> SetScores:
 
 
 def make_result(
-  x: EvalSet, model: str, scores: SetScores, network: str
+  x: EvalSet, model: str, scores: SetScores, *, family: str, width: int
 ) -> dict[str, Any]:
-  """Makes what results.json has of a set; the model is a `network`."""
+  """Makes what results.json has of a set, scored by a network."""
   estimates = {
     metric: {side: estimate(y[metric]) for side, y in scores.items()}
     for metric in METRICS
@@ -138,13 +138,13 @@ def make_result(
     **x.about,
     "questions": len(x.transformed),
     "scores": {model: estimates},
-    "paper": find_published(x.title, network),
+    "paper": find_published(x.title, family=family, width=width),
   }
 
 
-def find_published(title: str, network: str = NETWORK) -> Published:
+def find_published(title: str, *, family: str, width: int) -> Published:
   """Returns the paper's scores on a set by model, {} for another network."""
-  if network != NETWORK:
+  if (family, width) != NETWORK:
     return {}
   name = TITLES.get(title, title)
   return {f"paper, {k}": x[name] for k, x in PAPER.items() if name in x}

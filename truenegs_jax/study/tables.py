@@ -23,7 +23,6 @@ from truenegs_jax.tasks.task import SQUAD, TASKS
 
 CORRECTIONS = "corrections"  # a task of scores
 HELD_OUT = "held-out loss"  # another
-PUBLISHED = "electra of 256"  # the paper's network of table 5
 RATES = {"sequence_rate": "Iter", "mismatch_rate": "Pred"}  # of table 2
 DIFFERENCE = "difference"  # label of a row
 
@@ -243,11 +242,10 @@ def _make_finetuning_table(
 
 def _make_robustness_tables(study: Comparison) -> Iterator[Table]:
   """Makes a table for each set of robustness."""
-  network = f"{study.family} of {study.width}"
   for title, metrics in _robustness_sets(study).items():
     names = [f"{metric} {side}" for metric in metrics for side in SIDES]
     paper = {}
-    published = find_published(title) if network == PUBLISHED else {}
+    published = find_published(title, family=study.family, width=study.width)
     for label, scores in published.items():
       pairs = [scores[metric] for metric in metrics]
       paper[label] = [x for b, a in pairs for x in (b, a, b - a)]
