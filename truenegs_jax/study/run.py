@@ -209,23 +209,24 @@ def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   collected = []
   for name, x in saved["sets"].items():
     for record in saved["runs"].values():
+      by_side = _question_scores(record["answers"], name)
       for side in SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
-          score_N = _question_scores(record["answers"], name, side, metric)
           key = x["title"], record["seed"], f"{metric} {side}"
-          collected.append(make(*key, value, score_N))
+          collected.append(make(*key, value, by_side[side][metric]))
   return collected
 
 
 def _question_scores(
-  answers: Mapping[str, Any], name: str, side: str, metric: str
-) -> np.ndarray:
-  """Returns the scores of a set's questions; of DROP their differences, [N]."""
-  if side == DROP:
-    before_N, after_N = (
-      _question_scores(answers, name, x, metric)
-      for x in (ORIGINAL, TRANSFORMED)
-    )
-    return before_N - after_N
-  split = answers[f"{name} {side}"]
-  return scoring.question_scores(split["golds"], split["answers"])[metric]
+  answers: Mapping[str, Any], name: str
+) -> dict[str, dict[str, np.ndarray]]:
+  """Returns the scores of a set's questions by side or DROP, and by metric."""
+  by_side: dict[str, dict[str, np.ndarray]] = {}
+  for side in (ORIGINAL, TRANSFORMED):
+    if split := answers.get(f"{name} {side}"):
+      scores = scoring.question_scores(split["golds"], split["answers"])
+      by_side[side] = scores
+  if before := by_side.get(ORIGINAL):
+    after = by_side[TRANSFORMED]
+    by_side[DROP] = {metric: before[metric] - after[metric] for metric in after}
+  return by_side
