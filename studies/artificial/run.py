@@ -31,8 +31,9 @@ from truenegs_jax.runtime import progress
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run as study
 from truenegs_jax.study import tables
+from truenegs_jax.study.compare import Score
 from truenegs_jax.study.parts import Part
-from truenegs_jax.study.tables import Comparison, Score
+from truenegs_jax.study.tables import Comparison
 from truenegs_jax.workdir.files import finite_or_null, save_json
 
 CONFIG = pathlib.Path(__file__).with_name("config.py")

@@ -20,13 +20,14 @@ from truenegs_jax.pretrain.cases import CheckpointRates, find_table_2
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run, tables
+from truenegs_jax.study.compare import Score
 from truenegs_jax.workdir import files
 
 FLAGS = "--config.study.tasks=mrpc", "--config.study.finetune_seeds=2"
 CONFIG = parse_config(["--config=study:runlocal", *FLAGS])
 STUDY = Study.read(CONFIG.study.to_dict() | {"corrections": {}})
 GOLDS = ["0", "1", "1", "0"]
-make_score = functools.partial(tables.Score, "hc", 1)
+make_score = functools.partial(Score, "hc", 1)
 
 
 def save_result(folder, seed):

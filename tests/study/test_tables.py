@@ -8,7 +8,8 @@ import pytest
 from truenegs_jax.finetune.results import GLUE
 from truenegs_jax.robustness.scores import SIDES
 from truenegs_jax.study import tables
-from truenegs_jax.study.tables import Comparison, Score
+from truenegs_jax.study.compare import Score
+from truenegs_jax.study.tables import Comparison
 
 ARMS = ("baseline", "hc", "hc_glove")
 FAILED = (ARMS[2], 2)

@@ -32,8 +32,9 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.files import atomic_file, disk_errors, read_results
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import tables
+from truenegs_jax.study.compare import Score
 from truenegs_jax.study.parts import Part, State, States
-from truenegs_jax.study.tables import Comparison, Score
+from truenegs_jax.study.tables import Comparison
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import SQUAD
 from truenegs_jax.workdir import files, metrics_file

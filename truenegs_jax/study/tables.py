@@ -8,17 +8,15 @@ says how many it has.
 import collections
 import dataclasses
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
 
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.results import GLUE
 from truenegs_jax.pretrain.cases import TABLE_2
 from truenegs_jax.report.page import Table
 from truenegs_jax.robustness.scores import SIDES, TRANSFORMED, find_published
-from truenegs_jax.stats import intervals
-from truenegs_jax.stats.intervals import Runs
+from truenegs_jax.study import compare
+from truenegs_jax.study.compare import Key, Score, group_runs
 from truenegs_jax.tasks.task import SQUAD, TASKS
 
 CORRECTIONS = "corrections"  # a task of scores
@@ -26,40 +24,7 @@ HELD_OUT = "held-out loss"  # another
 RATES = {"sequence_rate": "Iter", "mismatch_rate": "Pred"}  # of table 2
 DIFFERENCE = "difference"  # label of a row
 
-Key = tuple[str, str]  # task and metric
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-  """A score of one run."""
-
-  arm: str
-  seed: int  # of the pre-training
-  # Of fine-tuning, title of a robustness set, CORRECTIONS, HELD_OUT, or another
-  # name, whose metrics get a table of their own.
-  task: str
-  finetune_seed: int | None  # None for what is measured without fine-tuning
-  metric: str  # in the task's results; of a robustness set "em original", ...
-  value: float  # in percent, except for losses and other metrics
-  # Scores of the examples with the mean `value`, in the same order for all arms
-  # and seeds; None if there are none.
-  correct_N: np.ndarray | None = dataclasses.field(default=None, compare=False)
-  failure: str = ""  # why the run failed, if it has a score nevertheless
-
-  @property
-  def key(self) -> Key:
-    """The task and the metric."""
-    return self.task, self.metric
-
-
-def group_runs(scores: Iterable[Score], arm: str, keys: Sequence[Key]) -> Runs:
-  """Returns an arm's scores of these keys, for the seeds that have all keys."""
-  by_seed: dict[int, dict[Key, list[Score]]] = {}
-  for x in scores:
-    if x.arm == arm and x.key in keys:
-      by_seed.setdefault(x.seed, {}).setdefault(x.key, []).append(x)
-  return {n: x for n, x in sorted(by_seed.items()) if len(x) == len(set(keys))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +101,7 @@ def _explain_cells(
     by_key = (
       [x for x in scores if x.key == y] for y in {x.key for x in scores}
     )
-    if not all(map(intervals.has_examples, by_key)):
+    if not all(map(compare.has_examples, by_key)):
       yield "Intervals count seeds, but not the choice of examples."
   if "/" in texts:
     yield "2/3: 2 of 3 runs, and of a difference 2 of 3 seeds, have scores."
@@ -157,7 +122,7 @@ def _show_mean(
   planned = len(study.seeds) * len(keys)
   if any(x.finetune_seed is not None for x in study.scores if x.key in keys):
     planned *= len(study.finetune_seeds)
-  lines = [f"{intervals.mean_of_runs(runs):.{digits}f}"] if runs else []
+  lines = [f"{compare.mean_of_runs(runs):.{digits}f}"] if runs else []
   if count < planned:
     lines.append(f"{count}/{planned}")
   return "\n".join(lines)
@@ -171,7 +136,7 @@ def _show_difference(
   theirs = group_runs(study.scores, study.arms[0], keys)
   lines = []
   seeds = 0
-  if difference := intervals.compare_runs(ours, theirs):
+  if difference := compare.compare_runs(ours, theirs):
     seeds = difference.seeds
     lines.append(f"{difference.value:+.{digits}f}")
     if difference.half_width is not None:
