@@ -136,14 +136,15 @@ def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):
     run(learned_config(learned, train=f"{tmp_path}/train.csv"), workdir)
   saved = results.load(workdir, "own", 0).provenance
   other = {**saved, "data": {}, "labels": []}
-  results.check_unchanged(workdir, other, task="mrpc")
+  finished = results.load_all(workdir)
+  results.check_unchanged(workdir, finished, other, task="mrpc")
   for provenance, task, message in (
     ({**other, "weights": "0"}, "mrpc", "weights: .* -> '0'"),
     ({**saved, "labels": ["a"]}, "own", "labels: .* -> .'a'."),
     ({**saved, "data": {"dev": "?"}}, "own", "data.dev: .* -> '?'"),
   ):
     with pytest.raises(CheckpointError, match=f"(?s)of own with.*{message}"):
-      results.check_unchanged(workdir, provenance, task=task)
+      results.check_unchanged(workdir, finished, provenance, task=task)
 
 
 def test_nonfinite_gradients_fail_only_their_run(

@@ -100,15 +100,21 @@ def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
 
 
 def check_unchanged(
-  workdir: pathlib.Path, now: Mapping[str, Any], *, task: str = ""
+  workdir: pathlib.Path,
+  finished: RunsByTask,
+  now: Mapping[str, Any],
+  *,
+  task: str = "",
 ) -> None:
   """Refuses another config, weights or data than those of finished runs.
 
   Args:
+    workdir: that of the finished runs, for messages.
+    finished: all runs that `load_all` found.
     now: entries of `Result.provenance`; only these are compared.
     task: the task of `now`, without which TASK_KEYS are not compared.
   """
-  for run in itertools.chain.from_iterable(load_all(workdir).values()):
+  for run in itertools.chain.from_iterable(finished.values()):
     changes: list[files.Change] = []
     for key in now.keys() - (set() if run.task == task else TASK_KEYS):
       saved = run.provenance[key]

@@ -79,20 +79,21 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   files.check_no_run(workdir)
   context = RunContext(workdir, console, options, config)
   optim.report_high_rate(options.optim.lr, context.report)
-  results.check_unchanged(workdir, {files.CONFIG: config})
+  finished = results.load_all(workdir)
+  results.check_unchanged(workdir, finished, {files.CONFIG: config})
   if is_dry:
     console.print(progress.make_table(_describe_plan(context)))
     return 0
   with lock.lock(workdir) as lease:
     stopped_by = _train_missing(dataclasses.replace(context, lease=lease))
     if distributed.is_first_process():
-      finished = {}
+      reported = {}
       for name, runs in results.load_all(workdir).items():
         own = [run for run in runs if run.seed in options.all_seeds]
         if own and name in options.task_names:
-          finished[name] = own
-      if finished:
-        _report_results(context, finished, others)
+          reported[name] = own
+      if reported:
+        _report_results(context, reported, others)
   if stopped_by is None:
     return 0
   context.report(
@@ -177,12 +178,13 @@ def _read_tasks(context: RunContext, start: Start) -> list[loop.TrainingSetup]:
   options = context.options
   tasks = []
   with distributed.raise_everywhere("inputs"):
+    finished = results.load_all(context.workdir)
     for name in options.task_names:
       with progress.working(context.console, f"Reading {name}"):
         data = task_data.read_task_data(options, name, start.tokenizer)
         provenance = start.provenance(data.task)
         provenance["data"] = data.fingerprints()
-      results.check_unchanged(context.workdir, provenance, task=name)
+      results.check_unchanged(context.workdir, finished, provenance, task=name)
       provenance[files.CONFIG] = context.config
       tasks.append((data, provenance))
   same = [(x, context.missing_seeds(data.task.name)) for data, x in tasks]
@@ -303,10 +305,10 @@ def _report_results(
   path = context.workdir / files.RESULTS
   files.save_json(path, files.finite_or_null(value), indent=None)
   write_own_report(context.workdir, context.report)
-  if paths := _write_submissions(context.workdir / SUBMISSION, finished):
+  if written := _write_submissions(context.workdir / SUBMISSION, finished):
     context.report(
       "Submissions for GLUE, from the run of each task with the median dev"
-      f" score: {', '.join(map(str, paths))}"
+      f" score: {', '.join(map(str, written))}"
     )
 
 
