@@ -32,7 +32,7 @@ if jax.__version_info__ < (0, 12):
   XLA_FLAGS += " --xla_cpu_parallel_codegen_split_count=1"
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
 ROOT = pathlib.Path(__file__).parent.parent
-MAX_PROGRAMS = 600  # that are kept when a module ends
+MAX_PROGRAMS = 2_000  # that are kept when a module ends
 QUICK_SECS = 300  # of a test that is not slow, also on a busy machine
 
 jax.config.update("jax_num_cpu_devices", 8)
