@@ -35,6 +35,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 MAX_PROGRAMS = 2_000  # that are kept when a module ends
 QUICK_SECS = 300  # of a test that is not slow, also on a busy machine
 
+gc.set_threshold(100_000)  # as commands do: tracing makes many objects
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # A background job of a shell, and all that it starts, ignores SIGINT; the runs
