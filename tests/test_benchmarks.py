@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from absl import flags
 
-from support import runs
 from support.doc_pages import ROOT
 from truenegs_jax.configs import own
 
@@ -56,13 +55,14 @@ def test_the_peer_in_pytorch_computes_the_same_losses():
 
 
 @pytest.mark.slow
-def test_the_first_hour_runs_on_a_cpu_in_tiny_sizes(tmp_path):
-  command = [sys.executable, FOLDER / "first_hour.py", "--tiny"]
-  env = runs.make_environment(tmp_path)
-  done = subprocess.run(command, env=env, capture_output=True, text=True)
-  assert done.returncode == 0, done.stdout + done.stderr
+def test_the_first_hour_runs_on_a_cpu_in_tiny_sizes(load, monkeypatch, capsys):
+  main = load("first_hour")["main"]
+  monkeypatch.setattr(sys, "argv", ["first_hour.py", "--tiny"])
+  monkeypatch.setitem(main.__globals__, "run_apart", lambda f, *x: f(*x))
+  assert main() == 0
+  printed = capsys.readouterr().out
   for dtype in ("bfloat16", "float32"):
-    assert f"flash attention in {dtype}, error | right: " in done.stdout
+    assert f"flash attention in {dtype}, error | right: " in printed
   for name in ("electra_base", "bert_base"):
-    assert f"{name}: rows | 8 of 32 tokens, float32 |" in done.stdout
-    assert f"{name}: resumed at step 10 | equal to the last bit" in done.stdout
+    assert f"{name}: rows | 8 of 32 tokens, float32 |" in printed
+    assert f"{name}: resumed at step 10 | equal to the last bit" in printed
