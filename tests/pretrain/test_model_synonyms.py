@@ -24,16 +24,17 @@ SOURCES = f"model top={TOP} threshold={THRESHOLD} every={EVERY}"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(shared_pretraining, tmp_path_factory):
   """Returns the folder and the flags of an uninterrupted run."""
   root = tmp_path_factory.mktemp("own")
-  flags = runs.demo_flags(
-    runs.write_corpus(root / "corpus.txt"),
-    steps=STEPS,
-    checkpoint__every_steps=1,
-    checkpoint__keep=STEPS,
-    negatives__sources=SOURCES,
-  )
+  values = {
+    "steps": STEPS,
+    "checkpoint.every_steps": 1,
+    "checkpoint.keep": STEPS,
+    "negatives.sources": SOURCES,
+  }
+  flags = [f"--config.{name}={value}" for name, value in values.items()]
+  flags = [*shared_pretraining.values, *flags]
   with shared_runs.isolate(root):
     assert runs.run_in_process(root / "run", flags, BERT)[0] == 0
     yield root, flags
