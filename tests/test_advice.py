@@ -23,6 +23,10 @@ from truenegs_jax.synonyms import wordnet
 DRY = " --config.dry_run"
 MAIN = "truenegs main --config=electra_small:sr,runlocal {flags}"
 NEW = f"{MAIN} --workdir=new"
+# A BERT compiles faster than a pair.
+TRAIN = (
+  "truenegs main --config=bert_base:baseline,runlocal {flags} --workdir=new"
+)
 INIT = f"{NEW}{DRY} --config.data.vocab=init --config.init="
 PREPARE = (
   "truenegs prepare --config=electra_small --config.data.vocab=train {flags}"
@@ -85,8 +89,7 @@ CASES = {
     "truenegs train",
     r"no verb 'train'. Run (.* main)\.",
     r"is missing. Try (--config=demo)\.",
-    fills={"demo": "run/config.json"},
-    ends="resumed at step 12",
+    fills={"demo": f"run/config.json{DRY}"},
   ),
   "push": case(
     "truenegs push",
@@ -180,18 +183,18 @@ CASES = {
     ends="resumed at step 12 of 'run'",
   ),
   "stopped run": case(
-    NEW,
+    TRAIN,
     r"Saved at step 1. To continue, run the same command again: (.*)\n",
     state=stopped,
     ends="resumed at step 1 of 'new'",
   ),
   "time that is over": case(
-    f"{NEW} --config.minutes=0.0001",
+    f"{TRAIN} --config.minutes=0.0001",
     r"1 of 12 steps fit .* go on from here:\n(.*)\n",
     ends="resumed at step 1 of 'new'",
   ),
   "full disk": case(
-    NEW,
+    f"{TRAIN} --config.steps=3",
     "Free some disk space. No step was saved before. .* same command again",
     state=full_disk_at_saves,
     ends="Results are in 'new'",
