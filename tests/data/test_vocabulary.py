@@ -79,7 +79,7 @@ def test_vocabularies_do_not_change():
 def test_text_without_spaces_gets_enough_characters():
   rng = np.random.default_rng(1)
   characters = rng.permutation([chr(c) for c in range(0x4E00, 0x6E00)])[:5000]
-  ranks = np.minimum(rng.zipf(1.3, 400_000), 5000) - 1
+  ranks = np.minimum(rng.zipf(1.3, 120_000), 5000) - 1
   text = "".join(characters[ranks])
   lines = [text[i : i + 50] + "，" for i in range(0, len(text), 50)]
   vocab = train_vocabulary(lines, size=12_000, lowercase=True)
