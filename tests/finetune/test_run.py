@@ -105,13 +105,13 @@ def test_evaluations_and_records_are_documented(shared_finetuning):
 
 
 def test_finished_seeds_are_kept_and_others_start_again(
-  vocab, files, tmp_path, monkeypatch
+  fine_tuned_run, monkeypatch
 ):
-  run(own_config(vocab, files, seeds=2), tmp_path)
-  saved = load_without_times(tmp_path, 1)
-  kept = tmp_path / "own/seed-0/result.json"
+  workdir = fine_tuned_run.workdir
+  saved = load_without_times(workdir, 1)
+  kept = workdir / "own/seed-0/result.json"
   before = kept.stat().st_mtime_ns
-  (tmp_path / "own/seed-1/result.json").unlink()
+  (workdir / "own/seed-1/result.json").unlink()
   seeds = set()
   batch_at = batches.batch_at
 
@@ -120,10 +120,10 @@ def test_finished_seeds_are_kept_and_others_start_again(
     return batch_at(*args, seed=seed, **more)
 
   monkeypatch.setattr(batches, "batch_at", note_seed)
-  run(own_config(vocab, files, seeds=2), tmp_path)
+  run(learned_config(fine_tuned_run), workdir)
   assert kept.stat().st_mtime_ns == before and seeds == {1}
-  assert load_without_times(tmp_path, 1) == saved
-  assert load_without_times(tmp_path, 0) != saved
+  assert load_without_times(workdir, 1) == saved
+  assert load_without_times(workdir, 0) != saved
 
 
 def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):
