@@ -204,10 +204,9 @@ def find_secrets(sandbox: Sandbox) -> list[str]:
 
 
 @LOOPS
-@pytest.mark.parametrize("code", [0, 2, 130])
-def test_exit_code_75_restarts_the_command_and_others_end_it(sandbox, code):
-  sandbox.plan(RESTART, RESTART, code, 0)
-  assert sandbox.run() == code, sandbox.output
+def test_exit_code_75_restarts_the_command_and_others_end_it(sandbox):
+  sandbox.plan(RESTART, RESTART, 2, 0)
+  assert sandbox.run() == 2, sandbox.output
   for host in sandbox.hosts:
     first, second, third = [call["argv"] for call in sandbox.mains(host)]
     assert first == second == third
