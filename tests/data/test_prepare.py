@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import time
 import numpy as np
 import pytest
 
+from support import commands
 from support.small_rows import (
   SMALL,
   TOKENIZER,
@@ -155,7 +157,7 @@ def test_a_killed_preparation_goes_on(tmp_path, small, monkeypatch):
   assert steps[-2] == "manifest.json" and steps[-1].startswith("unfinished-")
   rng = random.Random(0)
   last = len(steps) - 1
-  for number in (0, 1, last - 1, last, *rng.choices(range(last), k=5)):
+  for number in (0, 1, last - 1, last, *rng.choices(range(last), k=2)):
     rows = tmp_path / f"rows{number}"
     for kill in (number, rng.randrange(2)):
       with monkeypatch.context() as patch, contextlib.suppress(Killed):
@@ -207,13 +209,15 @@ def test_the_requested_share_of_documents_is_held_out(tmp_path, monkeypatch):
   for number in range(50):
     (tmp_path / f"texts/{number}.txt").write_text("a\n\n" * 10)
   # Of one unit, and of 50.
-  for size, tolerance in ((10**6, 0), (1, 0.2)):
+  for size, share, tolerance in (
+    *[(10**6, share, 0) for share in (0.02, 0.15, 0.5)],
+    (1, 0.15, 0.2),
+  ):
     monkeypatch.setattr(sources, "UNIT_BYTES", size)
-    for share in (0.02, 0.15, 0.5):
-      rows = tmp_path / f"{size}-{share}"
-      write_rows(rows, f"{tmp_path}/texts", held_out=share)
-      count = len(open_rows(rows, "held_out"))
-      assert count == pytest.approx(500 * share, rel=tolerance)
+    rows = tmp_path / f"{size}-{share}"
+    write_rows(rows, f"{tmp_path}/texts", held_out=share)
+    count = len(open_rows(rows, "held_out"))
+    assert count == pytest.approx(500 * share, rel=tolerance)
 
 
 def test_with_few_documents_the_last_rows_are_held_out(tmp_path):
@@ -379,17 +383,20 @@ def test_a_stopped_command_ends_cleanly_and_goes_on(tmp_path):
   (tmp_path / "large.txt").write_text("\n\n".join(documents))  # five slices
   write_vocabulary([*SPECIALS, *words], tmp_path / "vocab.txt")
 
-  def start(name, count):
-    command = [sys.executable, "-m", "truenegs_jax.prepare"]
+  def list_flags(name, count):
     data = {
       "sources": f"{tmp_path}/large.txt",
       "vocab": f"{tmp_path}/vocab.txt",
     }
     data |= {"held_out": 0.1, "workers": count}
     data["rows"] = f"{tmp_path}/{name}"
+    flags = [f"--config.data.{key}={value}" for key, value in data.items()]
+    return [f"--config={ROOT}/truenegs_jax/configs/common.py", *flags]
+
+  def start():
+    command = [sys.executable, "-m", "truenegs_jax.prepare"]
     return subprocess.Popen(
-      [*command, f"--config={ROOT}/truenegs_jax/configs/common.py"]
-      + [f"--config.data.{key}={value}" for key, value in data.items()],
+      command + list_flags("rows", 2),
       cwd=ROOT,
       stdout=subprocess.DEVNULL,
       stderr=subprocess.PIPE,
@@ -403,7 +410,7 @@ def test_a_stopped_command_ends_cleanly_and_goes_on(tmp_path):
     (os.kill, signal.SIGTERM, 75, 0.6),
     (os.kill, signal.SIGKILL, -9, 0.6),
   ):
-    command = start("rows", 2)
+    command = start()
     children = pathlib.Path(f"/proc/{command.pid}/task/{command.pid}")
     while len(processes := (children / "children").read_text().split()) < 2:
       time.sleep(0.01)
@@ -417,7 +424,9 @@ def test_a_stopped_command_ends_cleanly_and_goes_on(tmp_path):
     while any(os.path.exists(f"/proc/{x}") for x in processes):
       assert time.monotonic() < deadline, "workers outlive their parent"
       time.sleep(0.02)
-  for name, count in (("rows", 2), ("plain", 1)):
-    _, err = (command := start(name, count)).communicate()
-    assert command.returncode == 0, err
+  _, err = (command := start()).communicate()
+  assert command.returncode == 0, err
+  flags = shlex.join(list_flags("plain", 1))
+  code, output = commands.type_line(f"truenegs prepare {flags}")
+  assert code == 0, output
   assert read_files(tmp_path / "rows") == read_files(tmp_path / "plain")
