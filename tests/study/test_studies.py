@@ -28,6 +28,7 @@ def get_config():
   c = runpy.run_path({str(program / "study.py")!r})["get_config"]("all")
   c.study.arms = {{"a": c.study.arms["hc_p50"]}}
   c.study.overrides = {{"steps": 4, "optim.warmup_steps": 1, "eval.rows": 8}}
+  c.study.overrides["model.layers"] = 1
   return c
 """)
   command = [

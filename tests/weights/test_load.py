@@ -32,14 +32,15 @@ from truenegs_jax.weights import load
 from truenegs_jax.workdir.saved_model import build_model
 
 HEAD = "task_head/dense, task_head/output."
+SMALL = {"layers": 1, "max_positions": 64}
 
 
 def _bert(**fields):
-  return tiny.make_bert(**{"max_positions": 64, **fields})
+  return tiny.make_bert(**SMALL | fields)
 
 
 def _pair(**fields):
-  return tiny.make_model(max_positions=64, **fields)
+  return tiny.make_model(**SMALL | fields)
 
 
 def _downstream(role, head, outputs=2, **fields):
@@ -49,8 +50,7 @@ def _downstream(role, head, outputs=2, **fields):
     num_outputs=outputs,
     vocab_size=tiny.V,
     variant="tiny",
-    max_positions=64,
-    **fields,
+    **SMALL | fields,
   )
 
 
@@ -80,9 +80,9 @@ def test_training_keeps_pooler_and_next_sentence():
   run = plan.make_run(PretrainConfig.read(c), TOKENIZER)
   params = random_params(run.model)
   grads = jax.tree.map(np.zeros_like, params)  # these have none
-  state = run.tx.init(params)
+  state, update = run.tx.init(params), jax.jit(run.tx.update)
   for _ in range(2):  # the first step of a warm-up has the rate 0
-    updates, state = run.tx.update(grads, state, params)
+    updates, state = update(grads, state, params)
   assert not any(map(np.any, jax.tree.leaves(updates["pooled"])))
   assert np.any(updates["embeddings"]["word"])  # others decay
 
@@ -163,7 +163,7 @@ CHANGED = make_tokenizer(
 def test_rows_of_known_words_are_copied_to_another_vocabulary(tmp_path, make):
   params = random_params(make())
   write_export(tmp_path, make())
-  fields = dict(vocab_size=len(CHANGED.vocab), variant="tiny", max_positions=64)
+  fields = SMALL | {"vocab_size": len(CHANGED.vocab), "variant": "tiny"}
   if make is _pair:
     model = pretrain.make_electra(**fields, generator_multiplier=0.5)
     head = "generator_head"
@@ -207,9 +207,7 @@ def test_another_kind_of_tokenizer_keeps_the_encoder(tmp_path):
   vocab = [*TOKENIZER.vocab[:-1], "a"]  # a word here, a piece of a word in BPE
   write_vocabulary(vocab, bert / "vocab.txt")
   assert "a" in bpe.vocab
-  model = pretrain.make_bert(
-    vocab_size=len(bpe.vocab), variant="tiny", max_positions=64
-  )
+  model = pretrain.make_bert(vocab_size=len(bpe.vocab), variant="tiny", **SMALL)
   loaded, [line] = load_params(bert, model, tokenizer=bpe, skip="words", seed=2)
   assert f"copied the rows of 5 of {len(bpe.vocab)} words" in line
   params = random_params(_bert())
@@ -237,7 +235,8 @@ def _as_run(folder, role="discriminator"):
   """Writes the workdir of a pre-training run with one checkpoint."""
   config = electra_small if role == "discriminator" else bert_base
   c = config.get_config("runlocal")
-  c.init, c.model.max_positions = "weights", 64  # a BERT with a pooler
+  c.init = "weights"  # a BERT with a pooler
+  c.model.update(SMALL)
   model = build_model(c, vocab_size=tiny.V)
   return write_run(folder, c, {3: random_params(model)})
 
@@ -332,11 +331,12 @@ def test_a_head_of_more_classes_is_refused_or_skipped(tmp_path, quick_init):
 def test_pre_training_and_export_take_a_fine_tuned_model(
   tmp_path, no_torch, quick_init, capsys, role, head, backbone
 ):
-  tuned = _downstream(role, head, backbone=backbone)
+  fields = {"backbone": backbone, "layers": 2}
+  tuned = _downstream(role, head, **fields)
   params = random_params(tuned)
   write_export(tmp_path / "in", tuned, params)
   make = _bert if role == "bert" else _pair
-  model = make(backbone=backbone)
+  model = make(**fields)
   loaded, lines = load_params(tmp_path / "in" / role, model, seed=3)
   assert_same_tree(loaded[role], params[role])
   assert_same_tree(loaded["embeddings"], params["embeddings"])
