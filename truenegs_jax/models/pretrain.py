@@ -216,7 +216,7 @@ class BertMlm(MaskedLanguageModel):
   """BERT with the head of its masked language model (Devlin et al. 2019).
 
   >>> model = make_bert(vocab_size=70, variant="tiny")
-  >>> params = init_params(model, jax.random.key(0))
+  >>> params = jax.jit(lambda key: init_params(model, key))(jax.random.key(0))
   >>> ones = jnp.ones((1, 8), jnp.int32)
   >>> inputs = {"tokens": ones, "types": 0 * ones, "documents": ones}
   >>> bound, positions_BxK = model.bind({"params": params}), jnp.array([[3, 5]])

@@ -125,7 +125,7 @@ def mlm_terms(
 
   >>> tokenizer = load_tokenizer("rows/vocab.txt", lowercase=True)
   >>> model = make_bert(vocab_size=38, variant="tiny")
-  >>> params = init_params(model, jax.random.key(0))
+  >>> params = jax.jit(lambda key: init_params(model, key))(jax.random.key(0))
   >>> masking = MaskingOptions.for_tokenizer(tokenizer)
   >>> options = Options(masking, hard_correction=False, soft_weight=1.0)
   >>> batch = next(batches("rows", 4, tokenizer=tokenizer))
