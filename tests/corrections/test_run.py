@@ -78,6 +78,7 @@ def folder(tmp_path_factory):
 def make_config(**negatives):
   c = electra_small.get_config("runlocal,hc+sr")
   c.length = LENGTH
+  c.model.layers = 1
   c.masking.prob = 0.25
   c.seed = 5  # masks are drawn by the seed of the measurement
   c.negatives.update({"strict_subword": False, **negatives})
@@ -221,7 +222,7 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
   folder, finished, tmp_path
 ):
   weights = write_export(
-    tmp_path, tiny.make_model(), PARAMS[20], tokenizer=TOKENIZER
+    tmp_path, tiny.make_model(layers=1), PARAMS[20], tokenizer=TOKENIZER
   )
   results, _, _ = run_task(
     folder,
@@ -229,6 +230,7 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
     corrections__run="",
     init=str(weights),
     model__variant="tiny",
+    model__layers=1,
     negatives__strict_subword=False,
     generator__multiplier=0.5,
     masking__prob=0.25,

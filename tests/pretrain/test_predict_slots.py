@@ -18,7 +18,7 @@ from truenegs_jax.train import sharding
 WORDS = [f"w{i}" for i in range(5, tiny.V)]
 TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
 LENGTH = 32
-MODEL = tiny.make_model()
+MODEL = tiny.make_model(layers=1)
 MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
 
 

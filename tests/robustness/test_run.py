@@ -59,7 +59,8 @@ def folder(tmp_path_factory, one_device):
     data = json.dumps({"data": make_rows(count, seed)})
     (folder / f"{name}.json").write_text(data)
   c = finetune_squad.get_config()
-  c.model.variant, c.data.vocab = "tiny", str(folder / "vocab.txt")
+  c.model.update(variant="tiny", layers=1)
+  c.data.vocab = str(folder / "vocab.txt")
   c.length, c.batch_size = 32, 8
   c.finetune.train = f"{folder}/train.json"
   c.finetune.dev = f"{folder}/dev.json"
