@@ -1,6 +1,7 @@
 """Folders of strangers: formats, hostile files, old names and prefixes."""
 
 import io
+import itertools
 import json
 import os
 import pickle
@@ -206,8 +207,13 @@ def test_a_flax_file_is_read_bit_for_bit_and_before_a_pickle(
 WRAPPERS = ["_orig_mod.", "module.", "model.", "module._orig_mod.", "0.auto."]
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("kind", ["bert", "bare", "modern"])
+@pytest.mark.parametrize(
+  ("kind", "wrapper"),
+  [
+    *[("bert", wrapper) for wrapper in WRAPPERS],
+    *itertools.product(["bare", "modern"], ["model.", "0.auto."]),
+  ],
+)
 def test_a_common_prefix_of_names_is_taken_off_and_said(
   tmp_path, kind, wrapper
 ):
