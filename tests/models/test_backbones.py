@@ -30,10 +30,6 @@ def find_backbones():
 
 
 BACKBONES = find_backbones()
-# Compiles in half the time; running takes only a moment.
-quick_jit = functools.partial(
-  jax.jit, compiler_options={"xla_backend_optimization_level": 0}
-)
 
 
 @pytest.fixture(params=BACKBONES)
@@ -67,7 +63,7 @@ def init(backbone, config):
   return {"embeddings": a["params"], "network": b["params"]}
 
 
-initial = functools.cache(quick_jit(init, static_argnums=(0, 1)))
+initial = functools.cache(jax.jit(init, static_argnums=(0, 1)))
 
 
 @functools.cache
@@ -86,7 +82,7 @@ def forward(backbone, config, params, inputs, keys_B=None):
   return network.apply(variables, x, inputs["documents"], keys_B)
 
 
-run = quick_jit(forward, static_argnums=(0, 1))
+run = jax.jit(forward, static_argnums=(0, 1))
 
 
 def encode(backbone, inputs, keys_B=None, **overrides):
@@ -204,7 +200,7 @@ def loss_arguments(backbone):
 @functools.cache
 def plain_loss_and_gradient(backbone):
   loss = make_loss(backbone)
-  return quick_jit(jax.value_and_grad(loss))(*loss_arguments(backbone))
+  return jax.jit(jax.value_and_grad(loss))(*loss_arguments(backbone))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +215,7 @@ def plain_loss_and_gradient(backbone):
 )
 def test_remat_and_scan_do_not_change_loss_or_gradients(backbone, mode):
   value, grads = plain_loss_and_gradient(backbone)
-  loss = quick_jit(jax.value_and_grad(make_loss(backbone, **mode)))
+  loss = jax.jit(jax.value_and_grad(make_loss(backbone, **mode)))
   other_value, other_grads = loss(*loss_arguments(backbone))
   assert float(other_value) == pytest.approx(float(value), rel=1e-6)
   assert_same_tree(grads, other_grads, rtol=1e-6)
