@@ -243,5 +243,6 @@ def test_a_run_leaves_the_files_of_a_local_one(
   names = {x.split("/")[2] for x in server.list(STEPS)}
   assert {"9.damaged", "10", "12"} < names and not {"7", "9"} & names
   assert {f"{STEPS}/{name}" for name in others} < {*server.list(STEPS)}
+  bucket_servers.assert_only_own_files_were_deleted(server, "run/")
   bucket_servers.assert_same_run(server, "run/", local)
   assert_same_tree(read(workdir).params, read(local).params)

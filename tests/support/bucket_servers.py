@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import pathlib
+import re
+import urllib.parse
 from collections.abc import Iterator
 
 import fsspec
@@ -87,6 +89,15 @@ def assert_same_run(bucket, prefix: str, local: pathlib.Path) -> None:
     )
   ]
   assert records[0] == records[1]
+
+
+def assert_only_own_files_were_deleted(bucket, prefix: str) -> None:
+  """Asserts that clients deleted nothing but steps and results of a run."""
+  deleted = [x.target for x in bucket.log if x.kind == "delete"]
+  names = r"checkpoints%2F\d+(%2F|\b)|(results|cases)\.json"
+  own = re.compile(urllib.parse.quote(prefix, safe="") + f"({names})", re.I)
+  assert deleted
+  assert [x for x in deleted if not own.search(x)] == []
 
 
 def connect(monkeypatch, scheme: str, port: int) -> None:
