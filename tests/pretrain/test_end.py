@@ -19,7 +19,7 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 
-HC = "electra_small:hc,runlocal"
+HC = "bert_base:hc,runlocal"
 ROWS = 37  # no multiple of a batch; more than there are held-out rows
 CLOCK = types.SimpleNamespace(is_over=lambda name: False)
 
@@ -151,7 +151,7 @@ def test_a_search_that_fails_keeps_the_rest_and_can_be_repeated(
   rows, workdir = shared_pretraining.root / "rows", tmp_path / "run"
   flags = [*shared_pretraining.values, "--config.steps=2"]
   flags += [runs.save_synonyms(tmp_path, rows / "vocab.txt")]
-  flags += ["--config.optim.warmup_steps=0"]
+  flags += ["--config.optim.warmup_steps=0", "--config.masking.prob=0.4"]
   monkeypatch.setattr(evaluate, "SHOWN", 3)
   flags += ["--config.eval.sentences=('the [MASK] sees',)"]
 
