@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from support import commands
 from support.html_tables import read_rows
 from support.report_workdirs import (
   write_finetuning,
@@ -50,14 +52,13 @@ def read_files(folder):
   return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def report(*words):
-  """Runs the command; returns its exit code, output and errors."""
-  program = [sys.executable, "-m", "truenegs_jax.report", *map(str, words)]
-  environment = os.environ | {"COLUMNS": "200"}
-  done = subprocess.run(
-    program, capture_output=True, text=True, env=environment
+@pytest.fixture
+def report(monkeypatch):
+  """Returns a function that types the command; returns exit code and output."""
+  monkeypatch.setenv("COLUMNS", "200")
+  return lambda *words: commands.type_line(
+    shlex.join(["truenegs", "report", *map(str, words)])
   )
-  return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("name", LOST)
@@ -141,7 +142,7 @@ def test_results_of_other_tasks_are_tables(tmp_path, task):
   assert read_rows(table) == [[["S", "80 ± 1"]]] and note == "n"
 
 
-def test_a_study_is_read_from_its_folders_and_never_planned(tmp_path):
+def test_a_study_is_read_from_its_folders_and_never_planned(tmp_path, report):
   """Its config, of a stranger, names a file of code."""
   bad = tmp_path / "bad.py"
   bad.write_text(f"open({str(tmp_path / 'hacked')!r}, 'w')")
@@ -158,7 +159,7 @@ def test_a_study_is_read_from_its_folders_and_never_planned(tmp_path):
   assert run.state == "running"
   expected = "3 parts: 1 finished, 1 failed, 1 running"
   assert run.progress["step"] == expected
-  code, output, _ = report(root, f"--output={tmp_path / 'page.html'}")
+  code, output = report(root, f"--output={tmp_path / 'page.html'}")
   assert code == 0 and "1 failed, 1 stopped" in output
   assert not (tmp_path / "hacked").exists()
 
@@ -197,13 +198,16 @@ def test_a_report_that_fails_is_a_warning_for_the_run(workdir):
 
 def test_names_are_no_markup_and_no_control_characters(workdir, tmp_path):
   folder = workdir.rename(tmp_path / os.fsdecode(b"[red]a\x1b[31m\xff"))
-  _, output, _ = report(folder, f"--output={tmp_path}/page.html")
+  command = [sys.executable, "-m", "truenegs_jax.report", folder]
+  command += [f"--output={tmp_path}/page.html"]
+  environment = os.environ | {"COLUMNS": "200"}
+  output = subprocess.check_output(command, text=True, env=environment)
   assert r"[red]a\x1b[31m" in output and "\x1b" not in output
   assert "a\x1b[31m\\udcff</title>" in (tmp_path / "page.html").read_text()
 
 
 def test_runs_of_others_are_shown_though_nothing_can_be_written(
-  workdir, tmp_path
+  workdir, tmp_path, report
 ):
   """The table comes before the page."""
   (workdir / files.LOCK).touch()
@@ -211,8 +215,8 @@ def test_runs_of_others_are_shown_though_nothing_can_be_written(
   for path in (*workdir.rglob("*"), workdir):
     path.chmod(0o555 if path.is_dir() else 0o444)
   (tmp_path / "file").touch()
-  code, output, errors = report(workdir, f"--output={tmp_path}/file/page.html")
+  code, output = report(workdir, f"--output={tmp_path}/file/page.html")
   assert code == 5
-  assert "run  finished  60 of 60" in output and "saved" not in output
-  assert "page.html' could not be written: Not a directory." in errors
+  assert "run  finished  60 of 60" in output and "saved:" not in output
+  assert "page.html' could not be written: Not a directory." in output
   assert read_files(workdir) == before
