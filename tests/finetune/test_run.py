@@ -105,7 +105,7 @@ def test_evaluations_and_records_are_documented(shared_finetuning):
 
 
 def test_finished_seeds_are_kept_and_others_start_again(
-  fine_tuned_run, monkeypatch
+  fine_tuned_run, monkeypatch, no_torch
 ):
   workdir = fine_tuned_run.workdir
   saved = load_without_times(workdir, 1)
