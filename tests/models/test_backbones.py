@@ -227,7 +227,7 @@ def test_a_first_layer_that_differs_is_not_part_of_a_loop_of_single_layers():
   params = wide_params(modern, config)
   looped = dataclasses.replace(config, scan=True)
   hidden, other = (
-    quick_jit(functools.partial(forward, modern, x))(
+    jax.jit(functools.partial(forward, modern, x))(
       params, make_inputs(5), make_keys()
     )
     for x in (config, looped)
