@@ -135,7 +135,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   text = "The vocabulary is in lower case."
   flags.DEFINE_boolean("lowercase", True, text, flag_values=values)
   string_flag("output", "", "Save the table: FILE.safetensors.")
-  text = "Text to measure coverage of, like data.sources without wordnet."
+  text = "Text to measure coverage of, like data.sources."
   string_flag("text", "", text)
 
 
