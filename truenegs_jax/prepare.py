@@ -1,8 +1,8 @@
 """Prepares the rows of a config: text -> vocabulary -> rows on disk.
 
   truenegs prepare --config=electra_small
-  truenegs prepare --config=... --config.data.rows=gs://bucket/rows \
-    --runner=DataflowRunner --beam=--region=us-central1 \
+  truenegs prepare --config=... --config.data.rows=gs://bucket/rows \\
+    --runner=DataflowRunner --beam=--region=us-central1 \\
     --beam=--temp_location=gs://bucket/tmp
 
 Rows that exist are reused, and a preparation that was stopped is resumed.

@@ -132,6 +132,8 @@ def test_a_verb_ends_with_one_line_and_exit_code_2():
   ("words", "expected"),
   [
     (["main", "-h"], ["--workdir=''\n", "  demo\n", "docs/index.md"]),
+    (["main", "--config", "demo", "--help"], FLAGS),
+    (["prepare", "--help"], ["--runner=DataflowRunner --beam=", "  demo\n"]),
     (["export", "--help"], ["--step=VALUE", "[--output=FOLDER]"]),
     (["main", PATH, "--config.seed=7", "--help"], ["seed=7\n", *FLAGS]),
   ],

@@ -35,7 +35,7 @@ def run_main(*argv, vocab="vocab.txt", sources="pairs path=a.tsv"):
   synonyms_main.define_flags(values)
   given = {"vocab": vocab, "sources": sources}
   texts = [f"--{name}={text}" for name, text in given.items() if text]
-  _, *words = flags_lib.parse_flags(["", *texts, *argv], values)
+  (_, *words), _ = flags_lib.parse_flags(["", *texts, *argv], values)
   console = Console(file=io.StringIO(), width=80, markup=False)
   synonyms_main.run(words, values, console)
   return console.file.getvalue()

@@ -84,11 +84,9 @@ def parse(
   """
   words = [word for word in argv if word not in HELP]
   with exit_on_errors():
-    rest = parse_flags(words, values, needs_config=words == argv)
+    rest, source = parse_flags(words, values, needs_config=words == argv)
   if words != argv:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `--help | head`
-    named = [x for x in words if x.startswith(f"--{CONFIG}=")]
-    source = named[-1].partition("=")[2] if named else ""
     print(_help(values, text, source).translate(ESCAPES))
     sys.exit()
   if "verbosity" in values and not values["verbosity"].present:
@@ -100,15 +98,16 @@ def parse(
 
 def parse_flags(
   argv: Sequence[str], values: flags.FlagValues, *, needs_config: bool = True
-) -> list[str]:
+) -> tuple[list[str], str]:
   """Parses the flags of a program; sets --config and the default --workdir.
 
-  Returns the words that are no flags. Raises InputError for a mistake.
+  Returns the words that are no flags, and what --config names. Raises
+  InputError for a mistake.
   """
   values.set_gnu_getopt()  # finds flags behind words that are none
   if CONFIG not in values:
     with _refuse_mistakes(values):
-      return values(argv)
+      return values(argv), ""
   with _refuse_mistakes(values):
     rest = values(argv, known_only=True)
   text: str = values[CONFIG].value or ""
@@ -125,7 +124,7 @@ def parse_flags(
     _check_config(text, values)
     if WORKDIR in values and not values[WORKDIR].value:
       values[WORKDIR].value = str(load.default_workdir(text))
-  return rest
+  return rest, text
 
 
 @contextlib.contextmanager
