@@ -3,6 +3,9 @@
 import json
 import os
 import pathlib
+import re
+import shlex
+import subprocess
 import sys
 
 import jax
@@ -205,13 +208,16 @@ def test_a_name_in_latin_1_is_refused(tmp_path, is_link):
 
 
 def test_a_new_private_folder_has_no_access_for_others(tmp_path):
+  path = tmp_path / "home" / "cache" / "xla"
   before = os.umask(0)
   try:
-    paths.make_private_folder(tmp_path / "xla")
+    paths.make_private_folder(path)
   finally:
     os.umask(before)
-  assert (tmp_path / "xla").stat().st_mode & 0o777 == 0o700
-  paths.make_private_folder(tmp_path / "xla")  # it exists now
+  assert path.stat().st_mode & 0o777 == 0o700
+  for parent in (path.parent, path.parent.parent):
+    assert parent.stat().st_mode & 0o777 == 0o755
+  paths.make_private_folder(path)  # it exists now
 
 
 @pytest.mark.parametrize("part", ["a", "a/xla"])
@@ -251,3 +257,7 @@ def test_open_folders_are_not_used_for_compiled_programs(tmp_path, monkeypatch):
   values.clear()
   paths.enable_compilation_cache(warnings.append)
   assert not values and "are not kept" in warnings[0]
+  command = re.findall(r"Run (chmod .*) to end that\.", warnings[0])[0]
+  subprocess.run(shlex.split(command), check=True)
+  paths.enable_compilation_cache(warnings.append)
+  assert values and len(warnings) == 1

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import stat
 import warnings
 from collections.abc import Callable
@@ -136,8 +137,8 @@ def enable_compilation_cache(warn: Callable[[str], object]) -> None:
     make_private_folder(compiled)
   except OSError as e:
     warn(
-      f"warning: compiled programs are not kept for the next start: {e}. Set"
-      " TRUENEGS_CACHE to a folder that only you can write to."
+      f"warning: compiled programs are not kept for the next start: {e}. You"
+      " can set TRUENEGS_CACHE to a folder that only you can write to."
     )
     return
   jax.config.update("jax_compilation_cache_dir", str(compiled))
@@ -153,7 +154,9 @@ def make_private_folder(path: pathlib.Path) -> None:
   Raises PermissionError if another user can write to it, or to a folder on its
   path and so replace it.
   """
-  path.mkdir(parents=True, exist_ok=True, mode=0o700)
+  for folder in reversed(path.parents):
+    folder.mkdir(mode=0o755, exist_ok=True)
+  path.mkdir(mode=0o700, exist_ok=True)
   real = path.resolve()
   for folder in (real, *real.parents):
     status = folder.stat()
@@ -161,4 +164,7 @@ def make_private_folder(path: pathlib.Path) -> None:
     is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     # In a sticky folder such as /tmp nobody can rename the files of others.
     if is_foreign or (is_open and not status.st_mode & stat.S_ISVTX):
-      raise PermissionError(f"'{folder}' can be written to by others")
+      reason = f"'{folder}' can be written to by others"
+      if status.st_uid == os.geteuid():
+        reason += f". Run chmod go-w {shlex.quote(str(folder))} to end that"
+      raise PermissionError(reason)
