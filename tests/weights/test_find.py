@@ -4,6 +4,9 @@ Downloads are made by the hub's real client from a local server.
 """
 
 import errno
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import huggingface_hub
 import pytest
@@ -47,6 +50,39 @@ def hub(server, monkeypatch, tmp_path):
   server.hub = hub_stand_in.Hub()
   with hub_stand_in.connect(server, monkeypatch):
     yield server.hub
+
+
+class SlowBucket:
+  """A folder in a bucket; remembers the names of the files that are read."""
+
+  def __init__(self, path, reads):
+    self.path = path
+    self.name = path.name
+    self.reads = reads
+
+  def __truediv__(self, name):
+    return SlowBucket(self.path / name, self.reads)
+
+  def exists(self):
+    return self.path.exists()
+
+  def find(self):
+    return {x.name: x.stat().st_size for x in self.path.iterdir()}
+
+  def read_bytes(self):
+    self.reads.append(self.name)
+    time.sleep(0.05)
+    return self.path.read_bytes()
+
+
+def test_of_several_processes_one_copies_from_a_bucket(tmp_path, monkeypatch):
+  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
+  folder = write_export(tmp_path / "weights", tiny.make_bert())
+  bucket = SlowBucket(folder / "bert", [])
+  with ThreadPoolExecutor() as pool:
+    opened = [*pool.map(find._open_anywhere, [bucket] * 3)]
+  assert len(opened) == 3
+  assert bucket.reads.count("model.safetensors") == 1
 
 
 def _download(name=NAME):

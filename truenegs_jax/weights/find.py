@@ -24,6 +24,7 @@ from truenegs_jax.runtime.files import (
   CHECKSUMS,
   atomic_folder,
   disk_errors,
+  lock_folder,
   short_sha256,
 )
 from truenegs_jax.runtime.paths import (
@@ -190,12 +191,13 @@ def _open_anywhere(folder: pathlib.Path) -> Network:
     names &= {CHECKSUMS, *(name for _, name in CHECKSUM.findall(sums))}
   key = short_sha256(str(folder), *(f"{x} {objects[x]}" for x in sorted(names)))
   copy = cache_folder() / "buckets" / f"{folder.name}-{key}"
-  if not copy.exists():
-    with atomic_folder(copy) as new:
-      for name in names:
-        data = (folder / name).read_bytes()
-        with disk_errors(copy):
-          (new / name).write_bytes(data)
+  with lock_folder(copy):  # of several processes, one copies
+    if not copy.exists():
+      with atomic_folder(copy) as new:
+        for name in names:
+          data = (folder / name).read_bytes()
+          with disk_errors(copy):
+            (new / name).write_bytes(data)
   try:
     network = open_network(copy)
   except InputError as e:
