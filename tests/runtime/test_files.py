@@ -1,9 +1,11 @@
 """Files appear once complete or not at all; JSON is read or refused."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import pathlib
+import threading
 
 import pytest
 
@@ -133,6 +135,16 @@ def test_a_lock_excludes_others_until_it_is_released(tmp_path):
       assert refused is None
     assert files.is_locked(path)
   assert not files.is_locked(path)
+
+
+def test_who_asks_for_a_lock_does_not_keep_a_run_from_it(tmp_path):
+  path = tmp_path / "lock"
+  path.touch()
+  with path.open() as file:
+    fcntl.flock(file, fcntl.LOCK_SH)  # as `is_locked` does
+    threading.Timer(files.RETRY_SECS / 2, file.close).start()
+    with files.lock_file(path) as locked:
+      assert locked
 
 
 @pytest.mark.parametrize(

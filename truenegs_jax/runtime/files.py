@@ -25,6 +25,7 @@ import secrets
 import shutil
 import stat
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO
@@ -46,6 +47,7 @@ READ_ERRORS = (
 MAX_VALUES = 800_000
 # Locked while its folder, the temporary one of `atomic_folder`, is in use.
 FOLDER_LOCK = "lock"
+RETRY_SECS = 0.1  # before a lock is refused
 CHECKSUMS = "SHA256SUMS"  # of the other files of a folder, by sha256sum
 
 
@@ -201,8 +203,9 @@ def lock_file(
 ) -> Iterator[IO[bytes] | None]:
   """Creates and locks a file; yields None if another process has the lock.
 
-  With `wait`, waits until it is released. Raises DiskError for a file that
-  cannot be opened.
+  With `wait`, waits until it is released; else tries once more after
+  RETRY_SECS, as `is_locked` has the lock for an instant. Raises DiskError for a
+  file that cannot be opened.
   """
   with disk_errors(path):
     opened = open_append(path)
@@ -210,7 +213,11 @@ def lock_file(
   try:
     with disk_errors(path), contextlib.suppress(BlockingIOError):
       mode = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
-      fcntl.flock(opened, mode)
+      try:
+        fcntl.flock(opened, mode)
+      except BlockingIOError:
+        time.sleep(RETRY_SECS)
+        fcntl.flock(opened, mode)
       locked = opened
     yield locked
   finally:
