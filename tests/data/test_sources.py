@@ -328,11 +328,13 @@ def check_bucket(scheme, tmp_path):
   for suffix, pack in COMPRESSORS.items():
     files[f"wiki/sub/c.txt{suffix}"] = pack("\n\n".join(texts).encode())
   files |= {"wiki/.hidden.txt": b"no", "wiki/README.md": b"no"}
+  files |= {"wiki/.old/a.txt": b"old", "wiki/.old/.b.txt": b"no"}
   for name, data in files.items():
     system.pipe(f"{url}/{name}", data)
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_bytes(data)
-  for where in ("wiki", "wiki/t*", "wiki/sub/c.txt.[gx]z", "wiki/README.md"):
+  hidden = "wiki/.old", "wiki/.old/*.txt", "wiki/*/*.txt*", "wiki/.hid*"
+  for where in ("wiki", "wiki/t*", *hidden, "wiki/README.md"):
     corpus = open_corpus(f"{url}/{where}")
     local = open_corpus(f"{tmp_path}/{where}")
     assert list(corpus) == list(local) != []

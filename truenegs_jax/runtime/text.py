@@ -192,7 +192,7 @@ def _find_urls(where: str, suffixes: Collection[str]) -> list[File]:
   files = []
   for name, entry in sorted(entries.items(), key=lambda x: x[0].split("/")):
     is_named = is_glob or name == path or split_suffixes(name)[0] in suffixes
-    is_hidden = "/." in name.removeprefix(path)
+    is_hidden = name.count("/.") > path.count("/.")
     if entry["type"] == "file" and is_named and not is_hidden:
       checksum = next(filter(None, map(entry.get, CHECKSUMS)), "")
       url = system.unstrip_protocol(name)
