@@ -30,7 +30,9 @@ def test_other_texts_are_refused(text):
     grammar.parse_items(text, key="k")
 
 
-@pytest.mark.parametrize("value", ["a b", "x=1", "it's", "C:\\a[1]", "a,b;c"])
+@pytest.mark.parametrize(
+  "value", ["a b", "x=1", "it's", "C:\\a[1]", "a,b;c", 'its "it\'s"', '"', ""]
+)
 def test_what_is_formatted_is_read_back(value):
   text = grammar.format_item(value, [("path", value)])
   assert grammar.parse_item(text, key="k") == Item(value, {"path": value})

@@ -117,9 +117,10 @@ def quote(value: str) -> str:
   """Quotes a value so that it is parsed as one word."""
   if re.fullmatch(r"[^\s'\",=]+", value):
     return value
-  if "'" in value:
+  if "'" in value and '"' not in value:
     return f'"{value}"'
-  return f"'{value}'"
+  in_quotes = value.replace("'", """'"'"'""")  # as a shell has it
+  return f"'{in_quotes}'"
 
 
 def format_item(name: str, options: Iterable[tuple[str, Any]]) -> str:
