@@ -1,4 +1,4 @@
 """A run's folder on disk: its files, lock, metrics and checkpoints.
 
-Imports `runtime`, `configs`, `data` and `models`. Start reading in `files.py`.
+Imports `runtime`, `config`, `data` and `models`. Start reading in `files.py`.
 """

@@ -1,4 +1,4 @@
-"""The files of a workdir: names, state, config and metrics.jsonl."""
+"""The files of a workdir: names, state and config."""
 
 import contextlib
 import functools
