@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ import safetensors.numpy
 from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
-from truenegs_jax import export
+from support.commands import type_line
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights import export_model, find, load, match
@@ -48,13 +49,9 @@ def write_export(
   return folder
 
 
-def run_export(*words: str | pathlib.Path) -> int:
-  """Runs the command `export` in this process; returns its exit code."""
-  try:
-    export.main([str(word) for word in words])
-  except SystemExit as e:
-    return int(e.code or 0)
-  return 0
+def run_export(*words: str | pathlib.Path) -> tuple[int, str]:
+  """Types the command `export`; returns exit code and output."""
+  return type_line(f"truenegs export {shlex.join(map(str, words))}")
 
 
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:

@@ -297,7 +297,7 @@ CONVERTED = {
 
 
 @pytest.mark.parametrize("case", CONVERTED)
-def test_a_converted_model_is_byte_identical(tmp_path, no_torch, capsys, case):
+def test_a_converted_model_is_byte_identical(tmp_path, no_torch, case):
   make, options = CONVERTED[case]
   options = {"lowercase": True, **options}
   tokenizer = make_tokenizer(TOKENIZER.vocab, **options)
@@ -305,29 +305,28 @@ def test_a_converted_model_is_byte_identical(tmp_path, no_torch, capsys, case):
   for init, output in (folder, "out"), (folder / "discriminator", "alone"):
     if not init.exists():
       continue
-    assert run_export(init, f"--output={tmp_path / output}") == 0
+    code, printed = run_export(init, f"--output={tmp_path / output}")
+    assert code == 0 and "RANDOM" not in printed
     converted = _read_files(tmp_path / output)
     for name, content in _read_files(init).items():
       role = "discriminator/" if output == "alone" else ""
       assert converted[role + name] == content, name
-    assert "RANDOM" not in capsys.readouterr().out
     [card, *_] = [x for name, x in converted.items() if name.endswith(".md")]
     about = f"Converted, not trained, from `{init.name}`, whose license"
     assert about in card.decode() and "RANDOM" not in card.decode()
   assert {x.name for x in (tmp_path / "out").iterdir()} == set(make().roles)
   # Neither the weights nor a generator alone is an export's place.
   before = _read_files(tmp_path)
-  assert run_export(folder, f"--output={folder}") == 2
-  assert "holds the weights" in capsys.readouterr().err
+  code, printed = run_export(folder, f"--output={folder}")
+  assert code == 2 and "holds the weights" in printed
   if "generator" in make().roles:
-    assert run_export(folder / "generator", f"--output={tmp_path}/g") == 2
-    assert "holds only generator" in capsys.readouterr().err
+    generator = folder / "generator"
+    code, printed = run_export(generator, f"--output={tmp_path}/g")
+    assert code == 2 and "holds only generator" in printed
   assert _read_files(tmp_path) == before
 
 
-def test_the_command_exports_the_newest_step_or_a_given_one(
-  tmp_path, no_torch, capsys
-):
+def test_the_command_exports_the_newest_step_or_a_given_one(tmp_path, no_torch):
   config, folder = electra_small.get_config("runlocal,hc+sr"), tmp_path
   first = random_params(build_model(config, vocab_size=tiny.V))
   second = jax.tree.map(lambda x: x + 1, first)
@@ -342,14 +341,15 @@ def test_the_command_exports_the_newest_step_or_a_given_one(
     (folder, "--step=10", folder / "export-10", 0, 9.0),
     (folder / "checkpoints" / "10", folder / "export-10", 0, 9.0),
   ):
-    assert run_export(path, *flags) == 0
-    assert f"Exported to '{output}'. Not compared" in capsys.readouterr().out
+    code, printed = run_export(path, *flags)
+    assert code == 0
+    assert f"Exported to '{output}'. Not compared" in printed
     tensors = read_tensors(output / "generator")
     table = tensors["electra.embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(table, word_VxE + added)
     card = (output / "generator" / "README.md").read_text()
     assert f"masked tokens {mlm:.4f} nats" in card
-  assert run_export(folder, "--step=11") == 4
-  assert "of step 11. Saved steps: 10, 20." in capsys.readouterr().err
-  assert run_export(folder / "rnu") == 2
-  assert "rnu' is not the folder of a run" in capsys.readouterr().err
+  code, printed = run_export(folder, "--step=11")
+  assert code == 4 and "of step 11. Saved steps: 10, 20." in printed
+  code, printed = run_export(folder / "rnu")
+  assert code == 2 and "rnu' is not the folder of a run" in printed

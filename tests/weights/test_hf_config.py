@@ -95,7 +95,8 @@ def test_tokens_that_users_added_keep_their_rows(
   (folder / "vocab.txt").write_text("\n".join([*plain, ""]))
   (folder / "tokenizer_config.json").unlink()
   (folder / file).write_text(json.dumps(content))
-  assert run_export(folder, f"--output={tmp_path / 'out'}") == 0
+  code, output = run_export(folder, f"--output={tmp_path / 'out'}")
+  assert code == 0, output
   exported = tmp_path / "out" / "bert"
   written = read_tensors(exported)
   for name, x in read_tensors(folder).items():
