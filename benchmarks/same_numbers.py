@@ -109,7 +109,8 @@ def make_command(
   if name in PREPARATIONS:
     flags = ["--config=electra_small:runlocal", "--config.length=128"]
     rows = f"--config.data.rows={folder / 'run'}"
-    return ["-m", "truenegs_jax.prepare", *flags, *PREPARATIONS[name], rows]
+    words = ["prepare", *flags, *PREPARATIONS[name], rows]
+    return ["-m", "truenegs_jax", *words]
   if name == FINETUNING:
     flags = [
       "--config=finetune_own",

@@ -36,7 +36,7 @@ print('%d.%d' % sys.version_info[:2], metadata.version('apache-beam'))")
   docker push "$IMAGE"
 fi
 # One item at a time in each worker process, of which a VM has one per core.
-exec "$python" -m truenegs_jax.prepare --runner=DataflowRunner \
+exec "$python" -m truenegs_jax prepare --runner=DataflowRunner \
   --beam=--project="$PROJECT" --beam=--region="$REGION" \
   --beam=--temp_location="$BUCKET/temp" \
   --beam=--staging_location="$BUCKET/staging" \

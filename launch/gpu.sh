@@ -14,5 +14,5 @@ source "$(dirname "$0")/common.sh"
 # By default jax allocates only 75 % of the memory, for shared GPUs.
 export XLA_PYTHON_CLIENT_MEM_FRACTION=${XLA_PYTHON_CLIENT_MEM_FRACTION:-.9}
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda}  # No silent fallback to the CPU.
-run_to_its_end "${PYTHON:-python}" -m truenegs_jax.main "$@"
+run_to_its_end "${PYTHON:-python}" -m truenegs_jax main "$@"
 exit "$code"

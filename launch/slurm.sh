@@ -41,7 +41,7 @@ trap '[ "$?$requeue" != 75yes ] ||
     *JobState=RUNNING*) scontrol requeue "$SLURM_JOB_ID" ;;
   esac' EXIT
 
-main=("${PYTHON:-python}" -m truenegs_jax.main)
+main=("${PYTHON:-python}" -m truenegs_jax main)
 run_flags() {
   # The other processes have to wait for the first, which exports at the end.
   run_once srun --wait=0 --kill-on-bad-exit=0 "${main[@]}" "$@"

@@ -9,7 +9,7 @@ set -euo pipefail
 exec 3>&1 >&2  # Standard output is only for main's.
 cd "$(dirname "$0")/.."
 # That process, if it is still ours.
-run=(-F ../run.pid -f 'truenegs_jax[.](main|prepare)')
+run=(-F ../run.pid -f 'truenegs_jax (main|prepare)')
 [ "$1" = start ] || exec pkill -"$1" "${run[@]}"
 SETUP=: EXTRAS=
 # shellcheck source=/dev/null
@@ -32,5 +32,5 @@ export TRUENEGS_JOIN_SECS=${TRUENEGS_JOIN_SECS:-1200}
 [ "$2" = main ] || export JAX_PLATFORMS=cpu
 (
   echo "$BASHPID" >../run.pid
-  exec .venv/bin/python -m "truenegs_jax.$2" "${@:3}" >&3 3>&-
+  exec .venv/bin/python -m truenegs_jax "$2" "${@:3}" >&3 3>&-
 )

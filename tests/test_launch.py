@@ -56,6 +56,8 @@ SLURM = {
   "SLURM_GPUS_ON_NODE": "4",
   "SLURM_CPUS_PER_TASK": "8",
 }
+MAIN = ["-m", "truenegs_jax", "main"]
+PREPARE = ["-m", "truenegs_jax", "prepare"]
 TIMEOUT_SECS = 30
 SLOW_INSTALL_SECS = 600
 
@@ -146,7 +148,7 @@ class Sandbox:
 
   def mains(self, host: str = "host0") -> list[dict]:
     calls = self.calls("python", host)
-    return [c for c in calls if c["argv"][:2] == ["-m", "truenegs_jax.main"]]
+    return [c for c in calls if c["argv"][:3] == MAIN]
 
   def signals(self, host: str = "host0") -> list[str]:
     path = self.root / host / "signals"
@@ -182,7 +184,7 @@ def test_arguments_are_passed_on_unchanged_and_secrets_are_not(sandbox):
   for host in sandbox.hosts:
     (call,) = sandbox.mains(host)
     bucket = [WORKDIR_FLAG, ROWS_FLAG] * ("tpu" in sandbox.launcher.name)
-    assert call["argv"] == ["-m", "truenegs_jax.main", *bucket, *ARGUMENTS]
+    assert call["argv"] == [*MAIN, *bucket, *ARGUMENTS]
     if len(sandbox.hosts) > 1:
       assert int(call["env"][distributed.JOIN_VARIABLE]) > SLOW_INSTALL_SECS
   assert not find_secrets(sandbox)
@@ -346,7 +348,7 @@ def test_prepare_runs_on_the_first_host(sandbox):
   sandbox.plan(0)
   assert sandbox.run("prepare", *ARGUMENTS) == 0, sandbox.output
   (call,) = sandbox.calls("python", "host0")
-  assert call["argv"] == ["-m", "truenegs_jax.prepare", ROWS_FLAG, *ARGUMENTS]
+  assert call["argv"] == [*PREPARE, ROWS_FLAG, *ARGUMENTS]
   assert not sandbox.calls("python", "host1")
   assert call["env"]["JAX_PLATFORMS"] == "cpu"
 
@@ -360,7 +362,7 @@ def test_dataflow_builds_the_image_and_submits_a_job(sandbox):
   assert passed == ["PYTHON", "BEAM"]
   assert push == ["push", DATAFLOW["IMAGE"]]
   submit = sandbox.arguments("python")[-1]
-  assert submit[:3] == ["-m", "truenegs_jax.prepare", "--runner=DataflowRunner"]
+  assert submit[:4] == [*PREPARE, "--runner=DataflowRunner"]
   assert submit[-len(ARGUMENTS) :] == ARGUMENTS
   assert f"--beam=--sdk_container_image={DATAFLOW['IMAGE']}" in submit
   assert sandbox.run(**DATAFLOW, BUILD="no") == 0

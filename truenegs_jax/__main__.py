@@ -15,8 +15,8 @@ VERBS = {
   "wordnet": "Downloads WordNet, unless it is on this machine.",
 }
 MODULES = {  # of verbs, where they have another name
-  "synonyms": "synonyms.__main__",
-  "report": "report.__main__",
+  "synonyms": "synonyms.command",
+  "report": "report.command",
   "wordnet": "synonyms.wordnet",
 }
 OTHERS = {  # what to type for words that are no verbs

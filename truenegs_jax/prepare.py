@@ -8,11 +8,6 @@
 Rows that exist are reused, and a preparation that was stopped is resumed.
 """
 
-from truenegs_jax.runtime import errors
-
-if __name__ == "__main__":
-  errors.start_command()  # before the imports that take time
-
 import dataclasses
 import functools
 import os
@@ -77,7 +72,3 @@ def run_command() -> None:
     "beam", [], "Option of the runner, such as --beam=--region=us-central1."
   )
   flags_lib.run(main)
-
-
-if __name__ == "__main__":
-  run_command()

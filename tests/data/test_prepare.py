@@ -394,7 +394,7 @@ def test_a_stopped_command_ends_cleanly_and_goes_on(tmp_path):
     return [f"--config={ROOT}/truenegs_jax/configs/common.py", *flags]
 
   def start():
-    command = [sys.executable, "-m", "truenegs_jax.prepare"]
+    command = [sys.executable, "-m", "truenegs_jax", "prepare"]
     return subprocess.Popen(
       command + list_flags("rows", 2),
       cwd=ROOT,

@@ -52,22 +52,22 @@ def assert_ended(process, number):
 
 
 @pytest.mark.parametrize(
-  ("verb", "module", "number"),
+  ("program", "module", "number"),
   [
-    ("main", "jax", signal.SIGTERM),
-    ("main", "jax", signal.SIGINT),
-    ("prepare", "absl", signal.SIGINT),
+    ("truenegs_jax.main", "jax", signal.SIGTERM),
+    ("truenegs_jax main", "jax", signal.SIGINT),
+    ("truenegs_jax prepare", "absl", signal.SIGINT),
   ],
 )
 def test_a_signal_during_an_import_ends_the_command(
-  tmp_path, verb, module, number
+  tmp_path, program, module, number
 ):
   env = runs.make_environment(tmp_path)
   (tmp_path / "hidden" / f"{module}.py").write_text(
     MODULE.format(number=int(number))
   )
-  command = [sys.executable, "-m", f"truenegs_jax.{verb}"]
-  command += ["--config=demo"] * (verb == "main")
+  command = [sys.executable, "-m", *program.split()]
+  command += ["--config=demo"] * program.endswith("main")
   process = subprocess.run(command, env=env, capture_output=True, text=True)
   assert_ended(process, number)
 

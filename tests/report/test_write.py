@@ -198,7 +198,7 @@ def test_a_report_that_fails_is_a_warning_for_the_run(workdir):
 
 def test_names_are_no_markup_and_no_control_characters(workdir, tmp_path):
   folder = workdir.rename(tmp_path / os.fsdecode(b"[red]a\x1b[31m\xff"))
-  command = [sys.executable, "-m", "truenegs_jax.report", folder]
+  command = [sys.executable, "-m", "truenegs_jax", "report", folder]
   command += [f"--output={tmp_path}/page.html"]
   environment = os.environ | {"COLUMNS": "200"}
   output = subprocess.check_output(command, text=True, env=environment)

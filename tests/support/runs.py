@@ -143,7 +143,7 @@ def read_exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
 
 def prepare(flags, env) -> None:
   """Prepares the rows of a run of many processes."""
-  command = [sys.executable, "-m", "truenegs_jax.prepare"]
+  command = [sys.executable, "-m", "truenegs_jax", "prepare"]
   command += ["--config=electra_small"]
   command += [flag for flag in flags if "config.data" in flag]
   subprocess.run(command, env=env, check=True)

@@ -11,7 +11,7 @@ from tests.support.tokenizer_files import write_vocabulary
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.tokenizer import SPECIALS
-from truenegs_jax.synonyms import __main__ as synonyms_main
+from truenegs_jax.synonyms import command
 
 WORDS = ("in", "house", "houses", "home", "firm", "stay", "remain")
 TOKENS = (*SPECIALS, *WORDS, "##s", "h", "s")
@@ -32,12 +32,12 @@ def folder(tmp_path, monkeypatch):
 def run_main(*argv, vocab="vocab.txt", sources="pairs path=a.tsv"):
   """Runs the command, by default on a.tsv, and returns its output."""
   values = flags.FlagValues()
-  synonyms_main.define_flags(values)
+  command.define_flags(values)
   given = {"vocab": vocab, "sources": sources}
   texts = [f"--{name}={text}" for name, text in given.items() if text]
   (_, *words), _ = flags_lib.parse_flags(["", *texts, *argv], values)
   console = Console(file=io.StringIO(), width=80, markup=False)
-  synonyms_main.run(words, values, console)
+  command.run(words, values, console)
   return console.file.getvalue()
 
 

@@ -8,11 +8,6 @@ needs no network. Nothing but that file is written, and nothing of a run is
 executed.
 """
 
-from truenegs_jax.runtime import errors
-
-if __name__ == "__main__":
-  errors.start_command()  # before the imports that take time
-
 from collections.abc import Sequence
 
 from absl import flags
@@ -53,7 +48,3 @@ def run_command() -> None:
   """Defines the flags and runs `main`."""
   flags.DEFINE_string("output", "report.html", "File to write, the page.")
   flags_lib.run(main)
-
-
-if __name__ == "__main__":
-  run_command()

@@ -9,11 +9,6 @@ Other flags mean the same as in a config's `data` and `negatives`;
 negatives.sources='table path=table.safetensors' takes a table.
 """
 
-from truenegs_jax.runtime import errors
-
-if __name__ == "__main__":
-  errors.start_command()  # before the imports that take time
-
 import functools
 from collections.abc import Iterator
 
@@ -25,7 +20,7 @@ from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.vocabulary import read_words
-from truenegs_jax.runtime import progress
+from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable, open_output
@@ -143,7 +138,3 @@ def run_command() -> None:
   """Defines the flags and runs `main`."""
   define_flags()
   flags_lib.run(main)
-
-
-if __name__ == "__main__":
-  run_command()
