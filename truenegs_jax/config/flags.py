@@ -121,7 +121,7 @@ def parse_flags(
   if words := rest[1:]:
     raise InputError(_explain_words(words, values, config))
   if config:
-    _check_config(text, values)
+    tables.check_values(values[CONFIG].value)
     if WORKDIR in values and not values[WORKDIR].value:
       values[WORKDIR].value = str(load.default_workdir(text))
   return rest, text
@@ -149,6 +149,9 @@ def _define_keys(
   """Replaces --config by a flag of the ConfigDict, and flags of its keys."""
   for word in argv[1:]:
     match = re.match(rf"--?(?:no)?{CONFIG}\.([^=]*)", word)
+    if match and match[1] == "task":
+      source = values[CONFIG].value
+      raise flags.Error(f"{word} is no flag: --config={source} has its task.")
     if match and match[1] not in tables.TABLES[config.task]:
       raise flags.UnrecognizedFlagError(f"{CONFIG}.{match[1]}")
     if match and match[1] in tables.DICTS:
@@ -160,17 +163,6 @@ def _define_keys(
   config_flags.DEFINE_config_dict(
     CONFIG, config, flag_values=values, sys_argv=[*argv]
   )
-
-
-def _check_config(text: str, values: flags.FlagValues) -> None:
-  """Raises InputError for a value that a flag may not have."""
-  config: ConfigDict = values[CONFIG].value
-  given = config_flags.get_override_values(values[CONFIG])
-  if "task" in given:
-    raise InputError(
-      f"--config.task={config.task} is no flag: --config={text} has its task."
-    )
-  tables.check_values(config)
 
 
 def _explain_words(
