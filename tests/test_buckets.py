@@ -12,7 +12,6 @@ from support.small_rows import SMALL, read_files, write_rows, write_sources
 from support.weight_files import assert_same_tree, run_export
 from truenegs_jax.data import rows
 from truenegs_jax.pretrain import run as run_lib
-from truenegs_jax.runtime import files as runtime_files
 from truenegs_jax.runtime import paths
 from truenegs_jax.runtime.errors import (
   SAVED_RESTART,
@@ -58,7 +57,7 @@ def test_files_of_a_folder_are_listed_and_read(bucket, tmp_path):
       (root / name).write_bytes(name.encode())
     (root / "a").rename(root / "b")
     assert [x.name for x in (root / "b").iterdir() if x.is_file()] == ["x.json"]
-    runtime_files.append(root / "b" / "x.json", b"+")
+    (root / "b" / "x.json").write_bytes(b"a/x.json+")
     assert sorted(x.name for x in (root / "b").iterdir()) == ["sub", "x.json"]
   server.write("run/b/new", b"of another machine")
   (tmp_path / "b" / "new").write_bytes(b"of another machine")

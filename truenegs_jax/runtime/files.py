@@ -186,17 +186,6 @@ def open_append(path: pathlib.Path) -> IO[bytes]:
   return open(os.open(path, flags, 0o666), "ab", buffering=0)
 
 
-def append(path: pathlib.Path, data: bytes) -> None:
-  """Appends to a file; in a bucket, writes it again as a whole."""
-  if not isinstance(path, pathlib.Path):  # in a bucket
-    with contextlib.suppress(FileNotFoundError):
-      data = path.read_bytes() + data
-    path.write_bytes(data)
-    return
-  with disk_errors(path), open_append(path) as file:
-    file.write(data)
-
-
 @contextlib.contextmanager
 def lock_file(
   path: pathlib.Path, *, wait: bool = False
