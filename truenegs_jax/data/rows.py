@@ -33,7 +33,6 @@ from truenegs_jax.runtime.errors import FAILING, DataError, one_of
 from truenegs_jax.runtime.files import (
   atomic_file,
   disk_errors,
-  file_record,
   lock_folder,
   read_json,
   short_sha256,
@@ -259,6 +258,17 @@ def data_record(data: bytes) -> dict[str, int]:
   return {"bytes": len(data), "crc32": zlib.crc32(data)}
 
 
+def _file_record(path: pathlib.Path) -> dict[str, int]:
+  """Returns the record of a file."""
+  if is_bucket(path):
+    return data_record(path.read_bytes())
+  crc = 0
+  with open(path, "rb") as file:
+    while block := file.read(1 << 22):
+      crc = zlib.crc32(block, crc)
+  return {"bytes": path.stat().st_size, "crc32": crc}
+
+
 def check_files(folder: pathlib.Path, records: Records) -> None:
   """Raises DataError if files differ from their records in the manifest."""
   damaged = []
@@ -267,7 +277,7 @@ def check_files(folder: pathlib.Path, records: Records) -> None:
     try:
       # The size first, so that no more is read than the manifest says.
       is_whole = _file_size(path) == record["bytes"]
-      if not is_whole or file_record(path) != record:
+      if not is_whole or _file_record(path) != record:
         damaged.append(name)
     except OSError as error:
       damaged.append(f"{name} ({error.strerror or 'missing'})")

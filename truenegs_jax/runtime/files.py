@@ -26,7 +26,6 @@ import shutil
 import stat
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO
 
@@ -257,18 +256,6 @@ def short_sha256(*parts: bytes | str) -> str:
   for part in parts:
     digest.update(part.encode() if isinstance(part, str) else part)
   return digest.hexdigest()[:16]
-
-
-def file_record(path: pathlib.Path) -> dict[str, int]:
-  """Returns size and CRC-32 of a file."""
-  if not isinstance(path, pathlib.Path):  # in a bucket
-    data = path.read_bytes()
-    return {"bytes": len(data), "crc32": zlib.crc32(data)}
-  crc = 0
-  with open(path, "rb") as file:
-    while block := file.read(1 << 22):
-      crc = zlib.crc32(block, crc)
-  return {"bytes": path.stat().st_size, "crc32": crc}
 
 
 @contextlib.contextmanager
