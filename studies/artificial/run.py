@@ -34,7 +34,7 @@ from truenegs_jax.study import tables
 from truenegs_jax.study.compare import Score
 from truenegs_jax.study.parts import Part
 from truenegs_jax.study.tables import Comparison
-from truenegs_jax.workdir.files import finite_or_null, save_json
+from truenegs_jax.workdir.files import save_json
 
 CONFIG = pathlib.Path(__file__).with_name("config.py")
 WORKDIR = flags.DEFINE_string("workdir", "runs/artificial", "Of the study.")
@@ -96,7 +96,7 @@ def measure(parts: Sequence[Part], workdir: pathlib.Path) -> list[Score]:
     if not path.exists():
       folder = workdir / "languages" / f"seed-{part.seed}"
       values = measure_run.measure_run(path.parent, folder)
-      save_json(path, finite_or_null(values))
+      save_json(path, values)
     measured += [
       Score(part.arm, part.seed, f"step {step}", None, name, value)
       for step, values in json.loads(path.read_text()).items()

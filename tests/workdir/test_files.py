@@ -33,11 +33,9 @@ def test_changes_are_listed_by_full_key():
 
 @pytest.fixture
 def workdir(tmp_path):
-  """Returns a workdir with the step 10 of version 0.1 and its config."""
+  """Returns a workdir with the step 10 and its config."""
   files.save_json(tmp_path / files.CONFIG, make_config())
-  path = tmp_path / files.CHECKPOINTS / "10" / "run" / "metadata"
-  path.parent.mkdir(parents=True)
-  files.save_json(path, {"run": {"versions": {"truenegs_jax": "0.1"}}})
+  (tmp_path / files.CHECKPOINTS / "10" / "run").mkdir(parents=True)
   return tmp_path
 
 
@@ -117,10 +115,12 @@ def test_a_record_is_on_disk_at_once(tmp_path):
   writer.close()
 
 
-def test_no_number_is_written_that_json_does_not_have():
+def test_no_number_is_written_that_json_does_not_have(tmp_path):
   record = {"auc": float("nan"), "loss": {"error": float("inf"), "step": 3}}
   expected = {"auc": None, "loss": {"error": None, "step": 3}}
   assert files.finite_or_null(record) == expected
+  files.save_json(tmp_path / "a.json", record)
+  assert json.loads((tmp_path / "a.json").read_text()) == expected
 
 
 def test_a_link_out_of_a_workdir_is_not_written_to(tmp_path):

@@ -53,7 +53,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       print_table(Table(**results["tables"][0]), console)
       say(results["summary"])
       files.save_json(workdir / files.CONFIG, json.loads(c.to_json()))
-      files.save_json(workdir / files.RESULTS, files.finite_or_null(results))
+      files.save_json(workdir / files.RESULTS, results)
       write_own_report(workdir, say)
   say(f"saved: {workdir / files.RESULTS}, {workdir / files.REPORT}")
   return 0

@@ -72,8 +72,7 @@ def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
 def save(workdir: pathlib.Path, result: Result) -> None:
   """Writes the file of a run; its existence marks the run as finished."""
   path = run_folder(workdir, result.task, result.seed) / files.RESULT
-  value = files.finite_or_null(dataclasses.asdict(result))
-  files.save_json(path, value, indent=None)
+  files.save_json(path, dataclasses.asdict(result), indent=None)
 
 
 def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:

@@ -303,7 +303,7 @@ def _report_results(
     "tables": [*map(to_dict, tables)],
   }
   path = context.workdir / files.RESULTS
-  files.save_json(path, files.finite_or_null(value), indent=None)
+  files.save_json(path, value, indent=None)
   write_own_report(context.workdir, context.report)
   if written := _write_submissions(context.workdir / SUBMISSION, finished):
     context.report(

@@ -170,7 +170,7 @@ def _score_sets(
   }
   files.save_json(workdir / files.CONFIG, config)
   path = workdir / files.RESULTS
-  files.save_json(path, files.finite_or_null(value), indent=None)
+  files.save_json(path, value, indent=None)
   write_own_report(workdir, say)
   say(f"saved: {path}, {workdir / files.REPORT}, {workdir / SETS}/")
 

@@ -29,7 +29,7 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
 from truenegs_jax.robustness.scores import DROP, SIDES
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.files import atomic_file, disk_errors, read_results
+from truenegs_jax.runtime.files import disk_errors, read_results
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import tables
 from truenegs_jax.study.compare import Score
@@ -56,7 +56,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with disk_errors(workdir):
     workdir.mkdir(parents=True, exist_ok=True)
   config = json.loads(c.to_json())
-  _write_json(workdir / files.CONFIG, config)
+  # The same command on other machines may write these files, too.
+  files.save_json(workdir / files.CONFIG, config, several_writers=True)
   code = parts_lib.run_parts(parts, workdir, console)
   states = parts_lib.read_states(parts, workdir)
   say(parts_lib.describe_progress(states))
@@ -77,13 +78,6 @@ def _print_plan(
     if states[part.key] in parts_lib.OPEN:
       flags = shlex.join(part.command[len(parts_lib.MAIN) :])
       say(f"{part.key}: {flags}", markup=False)
-
-
-def _write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes a file that the same command on other machines may write, too."""
-  text = json.dumps(files.finite_or_null(value), indent=2)
-  with atomic_file(path, several_writers=True) as file:
-    file.write(f"{text}\n".encode())
 
 
 def report(
@@ -125,7 +119,7 @@ def report(
     "tables": [*map(dataclasses.asdict, shown)],
     "failures": failures,
   }
-  _write_json(workdir / files.RESULTS, value)
+  files.save_json(workdir / files.RESULTS, value, several_writers=True)
   write_own_report(workdir, say)
   say(f"saved: {workdir / files.RESULTS}, {files.REPORT}")
 

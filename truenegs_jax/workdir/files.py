@@ -67,10 +67,17 @@ class Change(NamedTuple):
     return f"{self.key}: {self.saved!r} -> {self.now!r}"
 
 
-def save_json(path: pathlib.Path, value: Any, indent: int | None = 2) -> None:
-  """Writes a JSON file atomically."""
-  with files.atomic_file(path) as file:
-    file.write((json.dumps(value, indent=indent) + "\n").encode())
+def save_json(
+  path: pathlib.Path,
+  value: Any,
+  indent: int | None = 2,
+  *,
+  several_writers: bool = False,
+) -> None:
+  """Writes a JSON file as `atomic_file` does; NaN and infinity as null."""
+  text = json.dumps(finite_or_null(value), indent=indent)
+  with files.atomic_file(path, several_writers=several_writers) as file:
+    file.write(f"{text}\n".encode())
 
 
 def check_checkpoint_folder(folder: pathlib.Path) -> None:
