@@ -21,7 +21,7 @@ from truenegs_jax.train import sharding
 
 HC = "bert_base:hc,runlocal"
 ROWS = 37  # no multiple of a batch; more than there are held-out rows
-CLOCK = types.SimpleNamespace(is_over=lambda name: False)
+CLOCK = types.SimpleNamespace(is_over=lambda: False)
 
 
 @pytest.fixture(autouse=True)

@@ -62,8 +62,11 @@ none = Data(sources=str(folder / "texts"), rows=str(folder / "none"))
 prepare = functools.partial(prepare_rows, none, 128, quiet)
 refuse(prepare, " prepare with the same --config flags")
 assert not (folder / "none").exists()
-with distributed.raise_everywhere("good"):
-  pass
+for number in "ab":
+  with distributed.raise_everywhere("good"):
+    pass
+  value = distributed.from_first("value", number + str(index))
+  assert value == number + "0"
 error = errors.DataError("a row is missing") if index else None
 vote = guards.StopVote(signals, mesh, lambda: error)
 signals.received = signal.SIGTERM

@@ -205,7 +205,7 @@ def _train_run(
   """Trains, answers, scores, saves and exports one run."""
   task = setup.data.task
   folder = results.run_folder(context.workdir, task.name, seed)
-  with distributed.raise_everywhere(f"folder {task.name} {seed}"):
+  with distributed.raise_everywhere("folder"):
     if distributed.is_first_process():
       with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def _train_run(
     f"  {failure}{scores}; step {result.step:,}, {result.secs:,.0f} s"
   )
   params = distributed.to_host(params)
-  with distributed.raise_everywhere(f"save {task.name} {seed}"):
+  with distributed.raise_everywhere("save"):
     if distributed.is_first_process():
       if context.options.finetune.export == "all":
         with progress.working(context.console, "Exporting"):

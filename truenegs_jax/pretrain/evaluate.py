@@ -252,7 +252,7 @@ def predict_rows(
   epoch_rows = len(rows) // c.batch_size * c.batch_size
   left = min(limit - len(held_out_rows), epoch_rows)
   for step in range(-(-left // size)):
-    if len(pairs) >= ENOUGH or clock.is_over(f"search {step}"):
+    if len(pairs) >= ENOUGH or clock.is_over():
       break
     batch = batches.batch_at(rows, step, batch_size=size, seed=c.seed)
     batch["documents"][left - step * size :] = 0  # no slots beyond the limit

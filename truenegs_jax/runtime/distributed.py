@@ -58,6 +58,7 @@ STALL_VARIABLE = "TRUENEGS_STALL_SECS"  # least seconds that a step may take
 MEDIANS = 20  # a step may also take as many medians of the steps before
 FIRST = 12  # times the least seconds for the first step
 TICK_SECS = 0.5
+_uses = collections.Counter[str]()  # of a name, by `_exchange`
 
 
 def process_count() -> int:
@@ -87,8 +88,8 @@ def to_host(tree: Any) -> Any:
 def raise_everywhere(name: str) -> Iterator[None]:
   """Raises in all processes the error that the body raises in one of them.
 
-  The processes wait for one another at the end of the body. `name` identifies
-  this barrier and can be used once in a run.
+  The processes wait for one another at the end of the body. All must use the
+  same names in the same order.
   """
   own_error = None
   packed = ""
@@ -119,7 +120,7 @@ def check_same(name: str, value: str) -> None:
 
 
 def from_first(name: str, value: str) -> str:
-  """Returns the first process's value; `name` can be used once in a run."""
+  """Returns the first process's value; all must use the same names."""
   return _exchange(f"from_first/{name}", value).get(0, value)
 
 
@@ -192,7 +193,8 @@ def _exchange(name: str, text: str) -> dict[int, str]:
   client = _client()
   if client is None:
     return {}
-  folder = f"truenegs/{name}"
+  _uses[name] += 1
+  folder = f"truenegs/{name}/{_uses[name]}"
   client.key_value_set(f"{folder}/{jax.process_index()}", text or " ")
   _start(client.wait_at_barrier, folder, BARRIER_SECS * 1000).result()
   return {

@@ -204,7 +204,7 @@ class Clock:
     end_secs = self._end_secs + self._last_pause_secs
     left_secs = self.limit_secs - end_secs - self.used_secs()
     share = max(self.share, secs / max(secs + left_secs, 1e-9))
-    text = distributed.from_first(f"share {done}", str(min(share, 1.0)))
+    text = distributed.from_first("share", str(min(share, 1.0)))
     self.share = float(text)
     self._next_step = done + max(1, (self.expected_steps(done) - done) // 50)
 
@@ -225,12 +225,12 @@ class Clock:
     """Returns the seconds of the run, of all its commands."""
     return self.now() - self.began
 
-  def is_over(self, name: str) -> bool:
-    """Whether there is a limit, and its time is over; once per `name`."""
+  def is_over(self) -> bool:
+    """Whether there is a limit, and its time is over; call it everywhere."""
     if not self.limit_secs:
       return False
     answer = "over" if self.used_secs() > self.limit_secs else ""
-    return bool(distributed.from_first(name, answer))
+    return bool(distributed.from_first("is over", answer))
 
   def secs_per_step(self, step: int) -> float:
     """Returns the mean seconds per step since `start`."""

@@ -7,7 +7,6 @@ it wait.
 import contextlib
 import dataclasses
 import importlib.util
-import itertools
 import os
 import pathlib
 import queue
@@ -347,9 +346,6 @@ def select_numbers(record: Record) -> dict[str, float]:
   }
 
 
-_FLUSHES = itertools.count()  # numbers the barriers of a run
-
-
 @contextlib.contextmanager
 def open_writers(
   names: Sequence[str], run: LoggedRun, line: ProgressLine
@@ -382,7 +378,7 @@ def open_writers(
 
     def flush() -> None:
       if is_bucket(run.workdir):
-        with distributed.raise_everywhere(f"records {next(_FLUSHES)}"):
+        with distributed.raise_everywhere("records"):
           if file:
             file.upload()
 

@@ -11,7 +11,6 @@ minutes and loses the reason. So steps are listed and removed here.
 """
 
 import contextlib
-import itertools
 import json
 import os
 import pathlib
@@ -47,8 +46,6 @@ FULL = "|".join(map(os.strerror, FULL_DISK))  # in errors of libraries
 UNREADABLE = "|".join(map(os.strerror, errors.UNREADABLE)) + (
   "|(ABORTED|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAVAILABLE): .*"
 )
-# Numbers the barriers of a run, whose processes have the same calls.
-_BARRIERS = itertools.count()
 
 
 class Checkpoints:
@@ -202,8 +199,7 @@ class Checkpoints:
     newest = max((x for x in self._saved if x not in damaged), default=None)
     if self._read_only:
       return newest
-    name = f"newest step {next(_BARRIERS)}"
-    return json.loads(distributed.from_first(name, json.dumps(newest)))
+    return json.loads(distributed.from_first("newest step", json.dumps(newest)))
 
   def _set_aside(self, steps: Mapping[int, str]) -> None:
     """Renames damaged steps, so that the run can save them again."""
@@ -259,7 +255,7 @@ class Checkpoints:
     """Raises errors in all processes of the run; a reader may be only one."""
     if self._read_only:
       return contextlib.nullcontext()
-    return distributed.raise_everywhere(f"checkpoints {next(_BARRIERS)}")
+    return distributed.raise_everywhere("checkpoints")
 
   def _find(self, step: int) -> pathlib.Path:
     """Returns the folder of a saved step; CheckpointError for another one."""
