@@ -8,12 +8,12 @@ Items are divided by commas and their words by spaces. Words before the first
 option=value are the name. Quotes, single or double, protect commas and spaces.
 """
 
-import difflib
 import re
 import string
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from truenegs_jax.config.keys import did_you_mean
 from truenegs_jax.runtime.errors import InputError, one_of
 
 _QUOTED = r"""'[^']*'|"[^"]*\""""
@@ -43,8 +43,8 @@ class Item(NamedTuple):
     values = dict(defaults)
     for option, text in self.options.items():
       if option not in defaults:
-        near = difflib.get_close_matches(option, defaults, n=1)
-        hint = f" Did you mean {near[0]}=?" if near else ""
+        names = [f"{name}=" for name in defaults]
+        hint = did_you_mean(f"{option}=", names, "")
         raise InputError(
           f"{subject}: there is no option {option}=.{hint} The options are"
           f" {', '.join(defaults) or 'none'}."

@@ -54,7 +54,7 @@ def load_config(text: str) -> ConfigDict:
     config = load_saved(open_path("--config", text))
   else:
     config = _execute(find_config(path), [arg] if colon else [])
-  tables.check_keys(path, config)
+    tables.check_keys(path, config)
   return config
 
 

@@ -74,7 +74,6 @@ class Checkpoints:
     self._keep_steps = frozenset(keep_steps)
     self._pending: int | None = None  # the step that is being written
     if not read_only:
-      files.check_checkpoint_folder(folder)
       with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
       self._remove_unfinished()
