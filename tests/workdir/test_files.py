@@ -57,7 +57,7 @@ def test_keys_that_are_new_take_their_defaults(workdir, capsys):
   saved = saved_model.read_config(workdir)
   line = capsys.readouterr().err
   assert saved["optim"]["lr"] == expected
-  assert "written by version 0.1 of truenegs_jax" in line
+  assert "written by another version of truenegs_jax" in line
   assert f"optim.lr={expected}" in line and "log.every_steps=" in line
   now = make_config()
   assert files.find_fixed_changes(earlier, now) == []
@@ -75,7 +75,7 @@ def test_keys_that_are_new_take_their_defaults(workdir, capsys):
     (json.dumps(make_config() | {"steps": "2"}), "'steps'"),
     (
       json.dumps(make_config() | {"new": 1}),
-      r"sets new, which is no key.* If version 0.1 of truenegs_jax wrote it",
+      r"sets new, which is no key.* If another version of truenegs_jax",
     ),
   ],
 )

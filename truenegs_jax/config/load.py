@@ -125,11 +125,10 @@ def load_saved(
   path: pathlib.Path,
   error: type[TrueNegsError] = InputError,
   fix: str = JSON_FIX,
-  version: str = "another version",
 ) -> ConfigDict:
   """Returns the config.json of a run with the types of the package's config.
 
-  Keys that it lacks are new since the `version` that wrote it. They take their
+  Keys that it lacks are new since the version that wrote it. They take their
   defaults, and are printed. Raises `error`, with a message that ends with
   `fix`, for another file, and for unknown keys or types.
   """
@@ -146,14 +145,14 @@ def load_saved(
     for name in sorted(values.keys() - expected.keys()):
       hint = did_you_mean(name, expected, "")
       raise error(
-        f"'{path}' sets {name}, which is no key.{hint} If {version} of"
-        " truenegs_jax wrote it, use that version."
+        f"'{path}' sets {name}, which is no key.{hint} If another"
+        " version of truenegs_jax wrote it, use that version."
       )
     if missing := sorted(expected.keys() - values.keys()):
       listed = ", ".join(f"{name}={expected[name]!r}" for name in missing)
       text = (
-        f"'{path}' was written by {version} of truenegs_jax, without keys that"
-        f" are new. They take their defaults: {listed}."
+        f"'{path}' was written by another version of truenegs_jax, without keys"
+        f" that are new. They take their defaults: {listed}."
       )
       print(printable(text), file=sys.stderr)
     try:

@@ -21,7 +21,6 @@ from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.runtime.files import READ_ERRORS, parse_json, read_file
 from truenegs_jax.runtime.paths import join_inside
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.checkpoints import Checkpoints, Result
@@ -49,13 +48,8 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   steps = files.list_steps(workdir / files.CHECKPOINTS)
   if not (steps and path.is_file()):
     return None
-  version = "another version"
-  newest = workdir / files.CHECKPOINTS / str(steps[-1]) / "run" / "metadata"
-  with contextlib.suppress(*READ_ERRORS):
-    saved = parse_json(read_file(newest), strict=False)["run"]
-    version = f"version {saved['versions']['truenegs_jax']}"
   fix = "Remove it, and run the run's own command, which writes it again."
-  config = load_saved(path, CheckpointError, fix, version).to_dict()
+  config = load_saved(path, CheckpointError, fix).to_dict()
   config["data"]["vocab"] = str(files.vocabulary_path(workdir))
   return config
 
