@@ -132,7 +132,7 @@ def open_model(
     yield saved, iter([(None, m.place(params))])
     return
   with saved_model.open_run(m.workdir) as checkpoints:
-    saved = saved_model.read_newest_model(checkpoints, report)
+    saved = saved_model.read_model(checkpoints, None, report)
     chosen = choose_steps(m, checkpoints)
     yield saved, _read_steps(m, checkpoints, saved, chosen)
 

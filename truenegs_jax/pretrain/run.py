@@ -24,6 +24,7 @@ from truenegs_jax.pretrain.plan import Trained
 from truenegs_jax.pretrain.start import Started
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.train import guards, loggers, metrics, optim, sharding
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
@@ -186,7 +187,9 @@ class Training:
     """Trains on the batch of a step."""
     if done == self._first_step and distributed.is_first_process():
       for name in (files.RESULTS, files.CASES):  # of fewer steps
-        files.remove_outdated(self._workdir / name)
+        path = self._workdir / name
+        with disk_errors(path):
+          path.unlink(missing_ok=True)
     self.schedule_step = self._clock.schedule_step
     if self.schedule_step != done:
       array = jax.make_array_from_callback(

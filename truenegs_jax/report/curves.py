@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from truenegs_jax.workdir import metrics_file
+from truenegs_jax.workdir.files import METRICS
 
 MAX_POINTS = 300  # of a curve; a chart is about as many pixels wide
 MAX_VALUE = 1e30  # of an axis; more is damage
@@ -129,7 +130,8 @@ def read_curves(workdir: pathlib.Path, pattern: str) -> list[Curve]:
 
   Curves of one name are of one group; many of them have fewer points.
   """
-  folders = metrics_file.list_recorded(workdir, pattern)
+  recorded = workdir.glob(f"{pattern}/{METRICS}")
+  folders = sorted(path.parent for path in recorded)
   max_points = MAX_POINTS if len(folders) < 10 else MAX_POINTS // 6
   curves = []
   for folder in folders:

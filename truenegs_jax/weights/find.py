@@ -211,10 +211,7 @@ def _open_run(
   """Opens the networks of a run's `step`; None: the newest undamaged one."""
   report = functools.cache(report)  # a damaged step once
   with saved_model.open_run(workdir) as checkpoints:
-    if step is None:
-      saved = saved_model.read_newest_model(checkpoints, report)
-    else:
-      saved = saved_model.read_saved_model(checkpoints, step)
+    saved = saved_model.read_model(checkpoints, step, report)
 
   read_step = step
 

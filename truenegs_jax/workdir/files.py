@@ -206,12 +206,6 @@ def parse_lock(data: bytes) -> dict[str, Any]:
   return {}
 
 
-def remove_outdated(path: pathlib.Path) -> None:
-  """Removes a file that is out of date, if it exists."""
-  with files.disk_errors(path):
-    path.unlink(missing_ok=True)
-
-
 def finite_or_null(value: Any) -> Any:
   """Replaces NaN and infinity, which JSON does not have, by None."""
   if isinstance(value, Mapping):

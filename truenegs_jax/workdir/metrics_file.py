@@ -10,7 +10,7 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 from truenegs_jax.runtime import errors, files
 from truenegs_jax.runtime.paths import is_bucket
@@ -159,26 +159,16 @@ def read_records(workdir: pathlib.Path) -> list[dict]:
   return [x for _, x in iterate_records(workdir) if x is not None]
 
 
-def list_recorded(workdir: pathlib.Path, pattern: str) -> list[pathlib.Path]:
-  """Returns the folders in `pattern` that have records, sorted."""
-  return sorted(path.parent for path in workdir.glob(f"{pattern}/{METRICS}"))
-
-
 def iterate_records(workdir: pathlib.Path) -> Lines:
   """Yields the lines of metrics.jsonl and their records, None if damaged."""
   path = workdir / METRICS
   if not path.is_file():
     return
-  with _open_lines(path) as lines:
-    for line in lines:
-      record = _parse_record(line)
-      # The last line may still be written, or a kill may have cut it off.
-      if record is not None or (line.strip() and line.endswith(b"\n")):
-        yield line.rstrip(b"\n") + b"\n", record
-
-
-def _open_lines(path: pathlib.Path) -> IO[bytes]:
-  return io.BytesIO(path.read_bytes()) if is_bucket(path) else path.open("rb")
+  for line in io.BytesIO(path.read_bytes()):
+    record = _parse_record(line)
+    # The last line may still be written, or a kill may have cut it off.
+    if record is not None or (line.strip() and line.endswith(b"\n")):
+      yield line.rstrip(b"\n") + b"\n", record
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:

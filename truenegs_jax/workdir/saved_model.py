@@ -45,8 +45,7 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   Its `data.vocab` is the copy in the workdir.
   """
   path = workdir / files.CONFIG
-  steps = files.list_steps(workdir / files.CHECKPOINTS)
-  if not (steps and path.is_file()):
+  if not (files.has_checkpoint(workdir) and path.is_file()):
     return None
   fix = "Remove it, and run the run's own command, which writes it again."
   config = load_saved(path, CheckpointError, fix).to_dict()
@@ -80,32 +79,35 @@ def load(
   """Reads a step with its parameters; None: the newest that is undamaged."""
 
   def read(step: int) -> tuple[SavedModel, dict[str, Any]]:
-    saved = read_saved_model(checkpoints, step)
+    saved = _read_model(checkpoints, step)
     return saved, read_params(checkpoints, saved.model, step)
 
-  return _newest(checkpoints, read, report) if step is None else read(step)
+  return _read_step(checkpoints, step, read, report)
 
 
-def read_newest_model(
-  checkpoints: Checkpoints, report: Callable[[str], object]
+def read_model(
+  checkpoints: Checkpoints, step: int | None, report: Callable[[str], object]
 ) -> SavedModel:
-  """Reads the newest step of which config and vocabulary are undamaged."""
-  read = functools.partial(read_saved_model, checkpoints)
-  return _newest(checkpoints, read, report)
+  """Reads the config of a step and its run's vocabulary; None: as `load`."""
+  read = functools.partial(_read_model, checkpoints)
+  return _read_step(checkpoints, step, read, report)
 
 
-def _newest(
+def _read_step(
   checkpoints: Checkpoints,
+  step: int | None,
   read: Callable[[int], Result],
   report: Callable[[str], object],
 ) -> Result:
+  """Returns what `read` reads of a step; None: of the newest undamaged one."""
+  if step is not None:
+    return read(step)
   newest = checkpoints.read_newest(read, report)
   assert newest is not None  # `open_run` refuses a run without steps
   return newest[1]
 
 
-def read_saved_model(checkpoints: Checkpoints, step: int) -> SavedModel:
-  """Reads the config of a checkpoint and the vocabulary of its run."""
+def _read_model(checkpoints: Checkpoints, step: int) -> SavedModel:
   description = checkpoints.read_description(step)
   workdir = checkpoints.folder.parent
   vocab = join_inside(workdir, files.vocabulary_path(workdir).name)
