@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.load import WordError, parse_words
+from truenegs_jax.config.sections import REQUIRED
 from truenegs_jax.config.tables import make_config
 
 # The changes of each recipe: of the paper (Zhang et al. 2023, section 3.2, and
@@ -59,8 +60,6 @@ WIKIPEDIA = (
 # revision is a script, which `datasets` no longer runs; the hub converts it.
 BOOKS = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet document=join"
 BERT_VOCAB = "google-bert/bert-base-uncased"
-
-REQUIRED = "?"  # value of init or data.sources if the user has to set it
 
 
 def get_config() -> ConfigDict:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.config.sections import FROM_WEIGHTS
+from truenegs_jax.config.sections import FROM_WEIGHTS, REQUIRED
 from truenegs_jax.configs import common
 
 
@@ -38,7 +38,7 @@ def from_scratch() -> ConfigDict:
   """Returns the values without arguments."""
   c = common.get_config()
   c.objective = "mlm"
-  c.data.sources = common.REQUIRED
+  c.data.sources = REQUIRED
   c.data.vocab_size = 8_192
   c.data.layout = "packed"
   c.model.backbone = "modern"
@@ -86,7 +86,7 @@ def electra(c: ConfigDict) -> None:
 
 def continue_own(c: ConfigDict) -> None:
   """Starts from released weights, with their sizes and vocabulary."""
-  c.init = common.REQUIRED
+  c.init = REQUIRED
   c.data.vocab = FROM_WEIGHTS
   c.data.layout = "electra"
   c.model.backbone = "encoder"

@@ -29,6 +29,7 @@ OPEN_SIZES = ("type_vocab_size", "max_positions", "window", "global_every")
 SIZES = (*VARIANT_SIZES, *OPEN_SIZES)
 FROM_WEIGHTS = "init"  # of model.variant and data.vocab: those of `init`
 AUTO = "auto"  # of model.dtype: by the devices
+REQUIRED = "?"  # of init and data.sources, if the user has to set it
 
 
 def _size(meaning: str) -> Any:

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.config.sections import Data
-from truenegs_jax.configs.common import REQUIRED
+from truenegs_jax.config.sections import REQUIRED, Data
 from truenegs_jax.data import build, rows, sources, vocabulary
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import BuildSpec, RowsOptions

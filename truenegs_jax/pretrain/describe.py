@@ -10,8 +10,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from truenegs_jax.config.sections import Negatives, PretrainConfig
-from truenegs_jax.configs.common import REQUIRED
+from truenegs_jax.config.sections import REQUIRED, Negatives, PretrainConfig
 from truenegs_jax.data.sources import describe_sources
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking

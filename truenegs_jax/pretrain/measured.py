@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from truenegs_jax.config import tables
-from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.configs.common import REQUIRED
+from truenegs_jax.config.sections import REQUIRED, PretrainConfig
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.pretrain import plan, resolve
 from truenegs_jax.runtime import errors

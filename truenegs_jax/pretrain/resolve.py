@@ -7,8 +7,7 @@ from typing import Any
 from truenegs_jax.config import sections
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.losses import check_smoothing
-from truenegs_jax.config.sections import PretrainConfig
-from truenegs_jax.configs.common import REQUIRED
+from truenegs_jax.config.sections import REQUIRED, PretrainConfig
 from truenegs_jax.models import layers
 from truenegs_jax.objectives import masking
 from truenegs_jax.objectives.soft_regularization import REGULARIZERS
