@@ -8,41 +8,15 @@ import setuptools
 HERE = pathlib.Path(__file__).parent
 INIT = (HERE / "truenegs_jax" / "__init__.py").read_text(encoding="utf-8")
 README = (HERE / "README.md").read_text(encoding="utf-8")
-REPOSITORY = ""  # its URL on GitHub, once it is public
-LINK = re.compile(r"(?<!!)\[((?:`[^`]*`|[^\]`])+)\]\((?!https?:|#)([^)]+)\)")
-IMAGE = re.compile(
-  r'(?s)<p [^>]*>\s*<img src="([^"]+)"[^>]* alt="([^"]+)">\s*</p>'
-)
-
-
-def make_description(readme: str, repository: str) -> str:
-  """Returns the README for other sites, where its relative links are dead.
-
-  They lead to the repository. Without one only their texts stay.
-  """
-  link, image = r"\1", r"*\2*"
-  if repository:
-    link = rf"[\1]({repository}/blob/main/\2)"
-    image = rf'<img src="{repository}/raw/main/\1" alt="\2">'
-  return IMAGE.sub(image, LINK.sub(link, readme))
-
-
-LINKS = {"Paper": "https://arxiv.org/abs/2212.00460"}
-if REPOSITORY:
-  LINKS |= {
-    "Source": REPOSITORY,
-    "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
-    "Issues": f"{REPOSITORY}/issues",
-  }
 
 setuptools.setup(
   name="truenegs_jax",
   version=re.search(r'__version__ = "([^"]+)"', INIT)[1],
   description="ELECTRA and BERT pre-training on true negatives, in JAX/Flax.",
-  long_description=make_description(README, REPOSITORY),
+  long_description=README,
   long_description_content_type="text/markdown",
   author="The authors of truenegs_jax",
-  project_urls=LINKS,
+  project_urls={"Paper": "https://arxiv.org/abs/2212.00460"},
   keywords=["BERT", "ELECTRA", "JAX", "Flax", "NLP", "pre-training", "WordNet"],
   classifiers=[
     "Development Status :: 4 - Beta",
