@@ -4,7 +4,6 @@ Downloads are made by the hub's real client from a local server.
 """
 
 import errno
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 
