@@ -124,6 +124,10 @@ def test_training_rows_follow_the_held_out_ones_if_cases_are_too_few(
   training = 0 if num_pairs else min(limit - held_out, epoch)
   assert len(searched[held_out:]) == training
   assert len(set(searched[held_out:])) == training
+  searched.clear()
+  late = types.SimpleNamespace(is_over=lambda: True)
+  evaluate.predict_rows(trained, inputs.table, late)  # one batch
+  assert searched == [*range(min(held_out, 16))]
 
 
 def test_masks_are_filled_alike_on_every_mesh(inputs):

@@ -230,9 +230,9 @@ def predict_rows(
 ) -> list[cases.Predictions]:
   """Predicts the slots of at most SEARCHED times `eval.rows` rows.
 
-  These are held-out rows, then training rows until there are ENOUGH corrections
-  or the time of the run is over. All processes read the same rows, in
-  batches as large as a micro-batch of training.
+  These are held-out rows, then training rows until there are ENOUGH
+  corrections, and no more when the time of the run is over. All processes read
+  the same rows, in batches as large as a micro-batch of training.
   """
   run = trained.run
   c = run.config
@@ -246,8 +246,11 @@ def predict_rows(
     run.mesh,
   )
   limit = SEARCHED * c.eval.rows
-  held_out = batches.held_out_batches(held_out_rows, size, limit=limit)
-  predictions = [*map(predict, held_out)]
+  predictions: list[cases.Predictions] = []
+  for batch in batches.held_out_batches(held_out_rows, size, limit=limit):
+    if predictions and clock.is_over():
+      return predictions
+    predictions.append(predict(batch))
   pairs = {pair for p in predictions for pair in p.corrected_pairs(table)}
   epoch_rows = len(rows) // c.batch_size * c.batch_size
   left = min(limit - len(held_out_rows), epoch_rows)
