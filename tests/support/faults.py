@@ -1,7 +1,17 @@
-"""Faults that tests cause in their own process."""
+"""Faults of tests, and how many: few in all runs, all in make test-faults."""
 
 import contextlib
 import resource
+
+import pytest
+
+
+def tries(few: int, count: int) -> list:
+  """Returns 0, 1, ..., count - 1, all but the first `few` marked faults."""
+  return [
+    pytest.param(i, marks=[pytest.mark.faults] * (i >= few))
+    for i in range(count)
+  ]
 
 
 @contextlib.contextmanager
