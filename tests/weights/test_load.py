@@ -348,3 +348,11 @@ def test_pre_training_and_export_take_a_fine_tuned_model(
   code, printed = run_export(tmp_path / "in" / role, f"--output={output}")
   assert code == 0
   assert "left out what" in printed and f"RANDOM: {name}" in printed
+
+
+def test_a_pair_of_two_vocabularies_is_refused_also_if_words_differ(tmp_path):
+  others = make_tokenizer(TOKENIZER.vocab[::-1], lowercase=True)
+  first = write_export(tmp_path / "a", _pair()) / "discriminator"
+  second = write_export(tmp_path / "b", _pair(), tokenizer=others) / "generator"
+  with pytest.raises(InputError, match="Pass two networks of one vocabulary"):
+    load_params(f"{first},{second}", _pair(), skip="words")
