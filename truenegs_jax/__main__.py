@@ -14,9 +14,12 @@ VERBS = {
   "export": "Writes a checkpoint in Hugging Face format.",
   "wordnet": "Downloads WordNet, unless it is on this machine.",
 }
-MODULES = {  # of verbs, where they have another name
+MODULES = {
+  "main": "main",
+  "prepare": "pretrain.prepare_command",
   "synonyms": "synonyms.command",
   "report": "report.command",
+  "export": "pretrain.export_command",
   "wordnet": "synonyms.wordnet",
 }
 OTHERS = {  # what to type for words that are no verbs
@@ -51,8 +54,7 @@ def main() -> None:
   if verb in VERBS:
     errors.start_command()  # before the imports that take time
     sys.argv = [verb, *words]
-    module = MODULES.get(verb, verb)
-    importlib.import_module(f"truenegs_jax.{module}").run_command()
+    importlib.import_module(f"truenegs_jax.{MODULES[verb]}").run_command()
   elif verb in ("-h", "--help"):
     print(HELP)
   elif verb == "--version":
