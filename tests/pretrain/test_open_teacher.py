@@ -55,7 +55,7 @@ def make_run(folder, *, objective="mlm", **changed):
   config = PretrainConfig(objective=objective).replace(values | changed)
   resolve.check(config)
   run = plan.make_run(config, TOKENIZER)
-  plan.check_teacher(run)
+  run.teacher.check_length(run.config.length)
   return run
 
 

@@ -273,26 +273,9 @@ def flash_backward(
   fixed, streamed = _slices(blocks)
   length, width = key_ref.shape
   drop = _make_dropout(settings, first_ref, second_ref)
-
-  def differentiate(
-    tensors: tuple[Array, ...], queries: Ref, keys: Ref, axis: int
-  ) -> tuple[Array, Array]:
-    """Returns weights after dropout, and the gradient of scores, of a tile.
-
-    `tensors` are query, key, value, cotangent. `axis` is that of queries.
-    """
-    query, key, value, cotangent = tensors
-    query_side = _side(documents_ref, queries, axis)
-    key_side = _side(documents_ref, keys, 1 - axis)
-    first, second = (query, key) if axis == 0 else (key, query)
-    scores = _scores(settings, first, second, query_side, key_side)
-    weights = jnp.exp2(scores - _line(lse_ref, queries, axis))
-    first, second = (cotangent, value) if axis == 0 else (value, cotangent)
-    gradient = _product(first, second, 1, 1)
-    gradient, dropped = drop(queries, axis, key_side, gradient, weights)
-    gradient = weights * (gradient - _line(delta_ref, queries, axis))
-    return dropped.astype(value.dtype), gradient.astype(value.dtype)
-
+  differentiate = functools.partial(
+    _differentiate, settings, drop, documents_ref, lse_ref, delta_ref
+  )
   refs = query_ref, key_ref, value_ref, cotangent_ref
   query_FxS, key_FxS, value_FxS, cotangent_FxS = (r[fixed, :] for r in refs)
 
@@ -333,6 +316,34 @@ def flash_backward(
     (value_gradient_ref, value_gradient, scale),
   ):
     ref[fixed, :] = (gradient * factor).astype(ref.dtype)
+
+
+def _differentiate(
+  settings: Settings,
+  drop: Callable[..., tuple[Array, ...]],
+  documents_ref: Ref,
+  lse_ref: Ref,
+  delta_ref: Ref,
+  tensors: tuple[Array, ...],
+  queries: Ref,
+  keys: Ref,
+  axis: int,
+) -> tuple[Array, Array]:
+  """Returns weights after dropout, and the gradient of scores, of a tile.
+
+  `tensors` are query, key, value, cotangent. `axis` is that of queries.
+  """
+  query, key, value, cotangent = tensors
+  query_side = _side(documents_ref, queries, axis)
+  key_side = _side(documents_ref, keys, 1 - axis)
+  first, second = (query, key) if axis == 0 else (key, query)
+  scores = _scores(settings, first, second, query_side, key_side)
+  weights = jnp.exp2(scores - _line(lse_ref, queries, axis))
+  first, second = (cotangent, value) if axis == 0 else (value, cotangent)
+  gradient = _product(first, second, 1, 1)
+  gradient, dropped = drop(queries, axis, key_side, gradient, weights)
+  gradient = weights * (gradient - _line(delta_ref, queries, axis))
+  return dropped.astype(value.dtype), gradient.astype(value.dtype)
 
 
 def _slices(blocks: Blocks) -> tuple[Any, Callable[[Array], Any]]:

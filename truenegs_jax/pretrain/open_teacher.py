@@ -58,6 +58,15 @@ class OpenTeacher:
       k: x for k, x in params.items() if not k.startswith("discriminator")
     }
 
+  def check_length(self, length: int) -> None:
+    """Raises InputError if rows have more tokens than it has positions."""
+    positions = self.config.max_positions
+    if length > positions:
+      raise InputError(
+        f"length={length} is over the {positions:,} positions of the teacher"
+        f" '{self.options.path}'. Set --config.length={positions} or less."
+      )
+
   def check_vocabulary(self, tokenizer: Tokenizer) -> None:
     """Raises DataError if the vocabulary is not that of the run."""
     path = self.options.path
