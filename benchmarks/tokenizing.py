@@ -33,6 +33,7 @@ import tokenizers  # noqa: E402
 import transformers  # noqa: E402
 
 from truenegs_jax.data import tokenizer as tokenizer_lib  # noqa: E402
+from truenegs_jax.data import tokenizer_files  # noqa: E402
 from truenegs_jax.data import vocabulary as vocabulary_lib  # noqa: E402
 from truenegs_jax.data.encoder import Encoder  # noqa: E402
 from truenegs_jax.data.prepare import prepare  # noqa: E402
@@ -104,7 +105,7 @@ def _read_lines(path: pathlib.Path | None, size: int) -> list[str]:
 
 def _make_tokenizer(vocab: str | None, lines: Sequence[str]) -> Tokenizer:
   if vocab:
-    return tokenizer_lib.load_tokenizer(vocab, lowercase=True)
+    return tokenizer_files.load_tokenizer(vocab, lowercase=True)
   train = vocabulary_lib.train_vocabulary
   pieces = train(lines, size=8192, lowercase=True)
   return tokenizer_lib.make_tokenizer(pieces, lowercase=True)
@@ -121,7 +122,7 @@ def _prepare(tokenizer: Tokenizer, lines: list[str]) -> None:
   with tempfile.TemporaryDirectory() as folder:
     text = pathlib.Path(folder, "text.txt")
     text.write_text("\n".join(lines))
-    tokenizer_lib.write_tokenizer(tokenizer, text.parent)
+    tokenizer_files.write_tokenizer(tokenizer, text.parent)
     options = {"vocab": folder, "lowercase": tokenizer.lowercase}
     prepare(str(text), length=128, rows=f"{folder}/rows", **options)
 

@@ -232,7 +232,8 @@ def test_continue_has_the_papers_values_and_needs_weights(name):
     return
   # A checkpoint has its weights.
   config = PretrainConfig.read(c)
-  resolve_lib.resolve_config(config, Weights(""), saved=config.to_json())
+  saved = config.to_json()
+  resolve_lib.resolve_config(config, Weights(""), saved=saved, has_table=True)
   if c.init == "?":
     with pytest.raises(InputError, match="--config.init=FOLDER"):
       resolve(c)

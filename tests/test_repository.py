@@ -23,7 +23,7 @@ LAYERS = (
   {"finetune", "pretrain"},
   {"blimp", "corrections", "robustness"},
   {"study"},
-  {"main", "prepare", "export"},
+  {"main"},
   {"__main__"},
 )
 LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}
@@ -191,8 +191,9 @@ CHANGES = re.compile(
   r"|\.setLevel\(|set_verbosity|\.disabled = |warnings\.filterwarnings"
 )
 COMMANDS = {
-  *("main", "__main__", "prepare", "config.flags", "runtime.errors"),
-  *("runtime.cpu", "runtime.distributed", "runtime.paths", "runtime.trial"),
+  *("main", "__main__", "pretrain.prepare_command", "config.flags"),
+  *("runtime.errors", "runtime.cpu", "runtime.distributed", "runtime.paths"),
+  "data.trial",
   *("data.build", "train.guards", "study.parts", "synonyms.wordnet"),
 }
 
@@ -223,7 +224,7 @@ def test_no_code_is_read_from_files():
   }
   assert users == {
     ("config.load", "runpy"),
-    ("runtime.trial", "subprocess"),  # itself, with limits
+    ("data.trial", "subprocess"),  # itself, with limits
     ("study.parts", "subprocess"),  # truenegs_jax.main, without a shell
   }
   calls = [

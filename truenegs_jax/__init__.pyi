@@ -1,9 +1,9 @@
 # The public names of truenegs_jax. All other names may change.
 from .data.batches import batches as batches
 from .data.tokenizer import Tokenizer as Tokenizer
-from .data.tokenizer import load_tokenizer as load_tokenizer
 from .data.tokenizer import make_tokenizer as make_tokenizer
-from .data.vocabulary import word_edges as word_edges
+from .data.tokenizer_files import load_tokenizer as load_tokenizer
+from .data.words import word_edges as word_edges
 from .models.pretrain import BertMlm as BertMlm
 from .models.pretrain import ElectraPair as ElectraPair
 from .models.pretrain import init_params as init_params
@@ -23,7 +23,7 @@ from .objectives.soft_regularization import cosine_distance as cosine_distance
 from .objectives.soft_regularization import (
   sentence_divergence as sentence_divergence,
 )
-from .pretrain.evaluate import fill_masks as fill_masks
+from .pretrain.fill_masks import fill_masks as fill_masks
 from .runtime.rng import purpose_keys as purpose_keys
 from .runtime.rng import row_keys as row_keys
 from .synonyms.run_table import build_table as build_table

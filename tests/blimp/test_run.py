@@ -16,13 +16,15 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Blimp
 from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokenizer_files import load_tokenizer
+from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import measured, minimal_pairs
 from truenegs_jax.runtime.errors import DataError
 
 PIECES = ("##s", "##ing", *(f"##{x}" for x in LETTERS))
 WORDS = ("who", "the", "cat", "see", "sleep", *LETTERS, *PIECES)
-VOCAB = (*tokenizer_lib.SPECIALS, *WORDS)
+VOCAB = (*SPECIALS, *WORDS)
 SIZE = {"vocab_size": len(VOCAB), "variant": "tiny"}
 MODELS = {
   "bert": pretrain.make_bert(**SIZE),
@@ -172,7 +174,7 @@ def test_other_records_are_refused(exports, tmp_path, record, message):
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
 def test_pieces_know_their_words_with_every_tokenizer(kind, tmp_path):
   file = tokenizer_files.write_files(tmp_path, kind)
-  tokenizer = tokenizer_lib.load_tokenizer(str(file), lowercase=False)
+  tokenizer = load_tokenizer(str(file), lowercase=False)
   sentence = ["Swancrane", "the", "swimsflies", "a.", "grebe"]
   [(ids, words)] = tokenizer.encode_words([sentence])
   for i, word in enumerate(sentence):

@@ -20,11 +20,13 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
 from truenegs_jax.configs import common, electra_small
 from truenegs_jax.configs import corrections as config
+from truenegs_jax.corrections import rates
 from truenegs_jax.corrections import run as run_lib
-from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
-from truenegs_jax.pretrain import cases, plan
+from truenegs_jax.pretrain import plan
 from truenegs_jax.report.write import read_workdir
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms.run_table import TableRequest
@@ -293,10 +295,10 @@ def test_tables_are_of_the_language_of_the_run(tmp_path, monkeypatch):
 def test_the_papers_table_2_is_beside_equal_shares_of_steps(steps, rows):
   checkpoints = []
   for i, step in enumerate(steps):
-    r = cases.count_corrections(random_predictions(i, 400), random_table(i))
+    r = rates.count_corrections(random_predictions(i, 400), random_table(i))
     percent = step and step / 1.62
-    checkpoints.append(cases.CheckpointRates(step, percent, r))
-  table = cases.make_rates_table(checkpoints, "wordnet")
+    checkpoints.append(rates.CheckpointRates(step, percent, r))
+  table = rates.make_rates_table(checkpoints, "wordnet")
   for i, row in enumerate(table.rows):
     assert row["BERT base"] == rows.get(i, "")
     rate = checkpoints[i].rates.mismatch_rate

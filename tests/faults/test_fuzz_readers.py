@@ -35,7 +35,7 @@ from support.texts import COMPRESSORS, FORMATTERS
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.sources import open_corpus
-from truenegs_jax.data.tokenizer import load_tokenizer
+from truenegs_jax.data.tokenizer_files import load_tokenizer
 from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.errors import MAX_MESSAGE, TrueNegsError, printable
 from truenegs_jax.synonyms import sources

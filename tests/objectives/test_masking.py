@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from support import tiny
-from truenegs_jax.data.vocabulary import word_edges
+from truenegs_jax.data.words import word_edges
 from truenegs_jax.objectives import masking
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import sharding

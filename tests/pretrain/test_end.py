@@ -14,7 +14,13 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.rows import open_rows
 from truenegs_jax.models import pretrain
-from truenegs_jax.pretrain import cases, evaluate, plan, predict_slots
+from truenegs_jax.pretrain import (
+  cases,
+  evaluate,
+  fill_masks,
+  plan,
+  predict_slots,
+)
 from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
@@ -136,10 +142,10 @@ def test_masks_are_filled_alike_on_every_mesh(inputs):
     trained = make_trained(inputs, num_devices, mesh__preset=preset)
     run = trained.run
     args = run.model, trained.state.params, run.tokenizer
-    fills += evaluate.fill_masks(*args, ["the [MASK] sees"])
+    fills += fill_masks.fill_masks(*args, ["the [MASK] sees"])
   with pytest.raises(errors.InputError, match="takes at most"):
     long = "the [MASK]" + " sees" * run.config.model.positions
-    evaluate.fill_masks(*args, [long])
+    fill_masks.fill_masks(*args, [long])
   assert fills[0].tokens == fills[1].tokens
   probabilities = [fill.probabilities for fill in fills]
   np.testing.assert_allclose(*probabilities, rtol=1e-4)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from support import tiny
-from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.corrections import lines as lines_lib
+from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.pretrain import predict_slots
@@ -51,7 +53,7 @@ def test_lines_are_cut_and_limited(tmp_path):
   path.write_text(" = w5 = \n\nw5 = w6\nw5 w6\nw5 w6 w7\n")
 
   def read(**options):
-    return predict_slots.read_lines(str(path), TOKENIZER, length=4, **options)
+    return lines_lib.read_lines(str(path), TOKENIZER, length=4, **options)
 
   lines = read()
   assert (len(lines.sequences), lines.num_cut) == (4, 3)
@@ -77,7 +79,7 @@ def test_predictions_do_not_depend_on_batches(params):
   advanced = []
 
   def predict_all(sequences):
-    return predict_slots.predict_lines(
+    return lines_lib.predict_lines(
       predict,
       params,
       sequences,

@@ -1,6 +1,7 @@
 """Replacing "init" in a config by sizes and vocabulary of the weights."""
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -156,3 +157,14 @@ def test_what_a_message_advises_is_accepted(values, advice):
   resolve_lib.check(
     config.replace({name: int(value) if value.isdigit() else value})
   )
+
+
+def test_a_branch_needs_synonyms_and_a_resumed_run_has_them(tmp_path):
+  sources = f"pairs path={tmp_path / 'lost.tsv'}"
+  config = PretrainConfig().replace({"negatives.sources": sources})
+  resolve = functools.partial(
+    resolve_lib.resolve_config, config, find.Weights(""), saved=config.to_json()
+  )
+  resolve(has_table=True)
+  with pytest.raises(InputError, match="lost.tsv"):
+    resolve()

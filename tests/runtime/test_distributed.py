@@ -23,7 +23,7 @@ address, count, index = sys.argv[1:]
 distributed.initialize(address, int(count), int(index), say=print)
 """
 GATHER = """
-import functools, os, pathlib, signal, sys
+import functools, os, pathlib, signal, sys, types
 import numpy as np
 from rich.console import Console
 from truenegs_jax.runtime import distributed, errors
@@ -48,7 +48,7 @@ TWO_PROCESSES = (
   GATHER
   + """
 from truenegs_jax.config.sections import Data
-from truenegs_jax.pretrain.start import prepare_rows
+from truenegs_jax.pretrain import start
 quiet = Console(quiet=True)
 with guards.StopSignals(quiet) as signals:
   vote = guards.StopVote(signals, mesh)
@@ -59,9 +59,14 @@ with guards.StopSignals(quiet) as signals:
 
 refuse(lock(folder / str(index)).__enter__, "share")
 none = Data(sources=str(folder / "texts"), rows=str(folder / "none"))
-prepare = functools.partial(prepare_rows, none, 128, quiet)
+prepare = functools.partial(start.prepare_rows, none, 128, quiet)
 refuse(prepare, " prepare with the same --config flags")
 assert not (folder / "none").exists()
+config = types.SimpleNamespace(init="runs/x", seed=0)
+run = types.SimpleNamespace(config=config, matched=None)
+start.load.load_params = lambda *args, **options: {"w": np.full(2, index)}
+read = functools.partial(start.prepare_state, run, {}, quiet)
+refuse(read, "do not agree on weights")  # of two steps of a run
 for number in "ab":
   with distributed.raise_everywhere("good"):
     pass

@@ -16,7 +16,7 @@ from support.texts import make_texts, to_jsonl
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.documents import check_data_files
 from truenegs_jax.data.sources import open_corpus
-from truenegs_jax.data.tokenizer import load_tokenizer
+from truenegs_jax.data.tokenizer_files import load_tokenizer
 from truenegs_jax.runtime import buckets, paths
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.runtime.paths import join_inside

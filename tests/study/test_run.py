@@ -13,9 +13,9 @@ from support.json_readers import RESULT
 from support.small_predictions import random_predictions, random_table
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
+from truenegs_jax.corrections import rates
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.pretrain import cases
 from truenegs_jax.pretrain.cases import CheckpointRates, find_table_2
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study import parts as parts_lib
@@ -139,7 +139,7 @@ def test_results_of_fine_tuning_have_scores_of_examples():
 
 def test_results_of_corrections_become_rows_of_table_2():
   p, table = random_predictions(0, 400), random_table(0)
-  r = cases.count_corrections(p, table)
+  r = rates.count_corrections(p, table)
   # Of a run of 162 steps, 6.25 % are 10.125, 12.5 % are 20.25.
   steps = [(10, 10 / 1.62), (21, 21 / 1.62), (162, 100.0)]
   assert find_table_2(steps) == {6.25: 0, 100.0: 2}

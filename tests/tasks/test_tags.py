@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from support import tokenizer_files
-from truenegs_jax.data import tokenizer as tokenizer_lib
-from truenegs_jax.data.tokenizer import SPECIALS
+from truenegs_jax.data.tokenizer_files import load_tokenizer
+from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks import batches, entities, scoring, tags
 from truenegs_jax.tasks import task as task_lib
@@ -187,7 +187,7 @@ def test_the_first_piece_of_each_word_has_its_tag(tmp_path, kind):
     path.write_text("\n".join([*SPECIALS, *pieces]) + "\n")
   else:
     path = tokenizer_files.write_files(tmp_path, kind)
-  tokenizer = tokenizer_lib.load_tokenizer(str(path), lowercase=True)
+  tokenizer = load_tokenizer(str(path), lowercase=True)
   words = ["the", "swan", "swims", "a", "swan"]
   gold = [LABELS[i] for i in (0, 1, 2, 0, 3)]
   rows = tags.encode([make_sentence(words, gold)], tokenizer, LABELS, length=64)
@@ -209,7 +209,7 @@ def test_the_first_piece_of_each_word_has_its_tag(tmp_path, kind):
 def test_words_beyond_a_row_are_counted_and_outside(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_text("\n".join([*SPECIALS, "a", "##b"]) + "\n")
-  tokenizer = tokenizer_lib.load_tokenizer(str(path), lowercase=True)
+  tokenizer = load_tokenizer(str(path), lowercase=True)
   gold = ["B-person", "I-person", "B-person"]
   sentences = [make_sentence(["ab", "ab", "ab"], gold)]
   rows = tags.encode(sentences, tokenizer, LABELS, length=6)

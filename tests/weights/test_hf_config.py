@@ -12,7 +12,8 @@ from support.weight_files import (
   run_export,
   write_export,
 )
-from truenegs_jax.data.tokenizer import load_tokenizer, make_tokenizer
+from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer_files import load_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights import export_model, hf_config, hf_names
 

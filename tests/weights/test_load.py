@@ -24,7 +24,8 @@ from support.weight_files import (
 )
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base, electra_small
-from truenegs_jax.data.tokenizer import load_tokenizer, make_tokenizer
+from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer_files import load_tokenizer
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.pretrain import plan
 from truenegs_jax.runtime.errors import InputError

@@ -18,7 +18,7 @@ from support.weight_files import (
   read_tensors,
 )
 from truenegs_jax.models import finetune
-from truenegs_jax.pretrain import evaluate
+from truenegs_jax.pretrain import fill_masks
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights import export_model, load
 
@@ -114,7 +114,7 @@ def test_another_tokenizer_goes_through(tmp_path, kind):
   assert len(pipeline.tokenizer) == 320
   assert pipeline.tokenizer.model_max_length == 150
   text = "the [MASK] flies."
-  [fill] = evaluate.fill_masks(model, params, tokenizer, [text])
+  [fill] = fill_masks.fill_masks(model, params, tokenizer, [text])
   answers = pipeline(text.replace("[MASK]", pipeline.tokenizer.mask_token))
   scores = [answer["score"] for answer in answers]
   np.testing.assert_allclose(scores, fill.probabilities, rtol=1e-4)

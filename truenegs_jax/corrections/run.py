@@ -19,6 +19,8 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Corrections
+from truenegs_jax.corrections import lines as lines_lib
+from truenegs_jax.corrections import rates as rates_lib
 from truenegs_jax.data import sources as text_sources
 from truenegs_jax.pretrain import cases, describe, measured, predict_slots
 from truenegs_jax.pretrain import resolve as resolve_lib
@@ -75,13 +77,13 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 def _report(
   saved: saved_model.SavedModel,
-  checkpoints: list[cases.CheckpointRates],
-  text: predict_slots.Lines,
+  checkpoints: list[rates_lib.CheckpointRates],
+  text: lines_lib.Lines,
   table: SynonymTable,
 ) -> dict[str, Any]:
   """Returns the content of results.json."""
   last = checkpoints[-1].rates
-  rates = cases.make_rates_table(checkpoints, table.source)
+  rates = rates_lib.make_rates_table(checkpoints, table.source)
   return {
     "command": errors.rerun_command(),
     "config": saved.config.to_json(),
@@ -122,7 +124,7 @@ def resolve(
   Its config has values of the run, or sizes of `init`.
   """
   model = measured.find_model(config, o, report)
-  text_sources.named_sources(o.text, key=predict_slots.TEXT)
+  text_sources.named_sources(o.text, key=lines_lib.TEXT)
   config = model.config
   auto = config.negatives.sources
   if o.run and (saved := saved_model.read_config(model.workdir)):
@@ -147,7 +149,7 @@ def _describe_plan(
   """Returns the lines of a dry run."""
   return measured.describe(m) | {
     "dry run": "reads no text; writes and compiles nothing",
-    "text": text_sources.describe_sources(o.text, key=predict_slots.TEXT),
+    "text": text_sources.describe_sources(o.text, key=lines_lib.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {m.config.batch_size}",
     "synonyms": make_request(m.config, sources).identity,
   }
@@ -155,7 +157,7 @@ def _describe_plan(
 
 def _read_text(
   o: Corrections, saved: saved_model.SavedModel
-) -> predict_slots.Lines:
+) -> lines_lib.Lines:
   length = o.length or saved.config.length
   positions = saved.config.model.positions
   if not 3 <= length <= positions:  # [CLS], a token, [SEP]
@@ -163,7 +165,7 @@ def _read_text(
       f"corrections.length={length} is out of range. Set it from 3 to"
       f" {positions}, the positions of the model."
     )
-  return predict_slots.read_lines(
+  return lines_lib.read_lines(
     o.text,
     saved.tokenizer,
     length=length,
@@ -175,7 +177,7 @@ def _read_text(
 def _build_table(
   request: run_table.TableRequest,
   saved: saved_model.SavedModel,
-  text: predict_slots.Lines,
+  text: lines_lib.Lines,
   console: Console,
 ) -> SynonymTable:
   """Returns the table of synonyms; prints what it covers of the text."""
@@ -194,10 +196,10 @@ def _measure(
   m: measured.Measured,
   saved: saved_model.SavedModel,
   steps: measured.Steps,
-  text: predict_slots.Lines,
+  text: lines_lib.Lines,
   table: SynonymTable,
   console: Console,
-) -> tuple[list[cases.CheckpointRates], cases.Search]:
+) -> tuple[list[rates_lib.CheckpointRates], cases.Search]:
   """Predicts with each step and counts its corrections; finds cases at last."""
   predict = predict_slots.build_predict_step(m.make_run(saved))
   # With a time limit, the last step may come before that of the config.
@@ -208,7 +210,7 @@ def _measure(
     title = f"Predicting slots of {name}, lines"
     size = len(text.sequences)
     with progress.counting(console, title, size) as advance:
-      predictions = predict_slots.predict_lines(
+      predictions = lines_lib.predict_lines(
         predict,
         params,
         text.sequences,
@@ -218,6 +220,6 @@ def _measure(
         advance=advance,
       )
     percent = None if step is None else 100 * step / total
-    rates = cases.count_corrections(predictions, table)
-    checkpoints.append(cases.CheckpointRates(step, percent, rates))
+    rates = rates_lib.count_corrections(predictions, table)
+    checkpoints.append(rates_lib.CheckpointRates(step, percent, rates))
   return checkpoints, cases.find_cases([predictions], table, saved.tokenizer)

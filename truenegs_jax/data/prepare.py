@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.config.sections import REQUIRED, Data
-from truenegs_jax.data import build, rows, sources, vocabulary
+from truenegs_jax.data import build, rows, sources, tokenizer_files, vocabulary
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import BuildSpec, RowsOptions
 from truenegs_jax.data.sources import Corpus
@@ -104,7 +104,7 @@ def make_plan(
   if strip_accents is None:
     strip_accents = lowercase
   if data.vocab != "train":
-    given = tokenizer_lib.build_tokenizer(data, data.vocab)
+    given = tokenizer_files.build_tokenizer(data, data.vocab)
     words = given.fingerprint
     lowercase = given.lowercase
     strip_accents = given.strip_accents
@@ -270,7 +270,7 @@ def _find_or_train_vocabulary(
   }
   path = folder / tokenizer_lib.VOCABULARY
   if path.exists():
-    return tokenizer_lib.load_tokenizer(str(path), **options)
+    return tokenizer_files.load_tokenizer(str(path), **options)
   console = progress.log_console()
   with progress.working(console, "Training the vocabulary") as show:
     vocab = vocabulary.train_vocabulary(
@@ -281,7 +281,7 @@ def _find_or_train_vocabulary(
     )
   _say(f"Trained a vocabulary of {len(vocab):,} entries")
   tokenizer = tokenizer_lib.make_tokenizer(vocab, **options)
-  tokenizer_lib.write_tokenizer(tokenizer, folder)
+  tokenizer_files.write_tokenizer(tokenizer, folder)
   return tokenizer
 
 
@@ -316,7 +316,7 @@ def _write_manifest(spec: BuildSpec, corpus: Corpus) -> dict[str, Any]:
       data = build.save_array(counts_V)
       path = spec.folder / rows.UNIGRAMS
       records[rows.UNIGRAMS] = build.write_file(path, data)
-  tokenizer_lib.write_tokenizer(tokenizer, spec.folder)
+  tokenizer_files.write_tokenizer(tokenizer, spec.folder)
   for name, text in tokenizer.files.items():
     records[name] = rows.data_record(text.encode())
   names = ("fingerprint", "lowercase", "strip_accents", "pad")

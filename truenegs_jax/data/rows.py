@@ -22,12 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.data.tokenizer import (
-  FILES,
-  HUB_FILES,
-  Tokenizer,
-  load_tokenizer,
-)
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer_files import FILES, HUB_FILES, load_tokenizer
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.errors import FAILING, DataError, one_of
 from truenegs_jax.runtime.files import (

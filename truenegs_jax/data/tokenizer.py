@@ -1,4 +1,4 @@
-"""Loads and checks vocabularies, and encodes text with them.
+"""Encodes text with a vocabulary.
 
 The Rust library `tokenizers` encodes, like for tokenizers of transformers; but
 special tokens written in a text, such as "[MASK]", are spelled out in pieces.
@@ -9,49 +9,28 @@ import dataclasses
 import functools
 import itertools
 import json
-import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
-from truenegs_jax.data.vocabulary import (
-  ADDED,
-  CONFIG,
-  FIX,
-  FLAGS,
-  MAX_WORD_CHARACTERS,
-  ROLES,
-  SPECIALS,
-  UNUSED,
-  check_roles,
-  is_bert,
-  list_tokens,
-  name_roles,
-  read_added_tokens,
-  read_beside,
-)
+from truenegs_jax.data.words import MAX_WORD_CHARACTERS, ROLES, SPECIALS
 from truenegs_jax.runtime import files
-from truenegs_jax.runtime.errors import FAILING, DataError, InputError
-from truenegs_jax.runtime.paths import is_hub_name, join_inside, open_path
-from truenegs_jax.runtime.trial import try_tokenizer
+from truenegs_jax.runtime.errors import DataError, InputError
 
 VOCABULARY = "vocab.txt"
 JSON = "tokenizer.json"
-FILES = [VOCABULARY, JSON]
-# Those that a tokenizer.json needs beside it, and of a model on the hub.
-SETTINGS = ["config.json", "special_tokens_map.json", CONFIG]
-HUB_FILES = [*FILES, *SETTINGS, ADDED]
+CONFIG = "tokenizer_config.json"
 # `data.accents` of a config -> strip_accents; None follows `lowercase`.
 ACCENTS = {"auto": None, "strip": True, "keep": False}
-MAX_VALUES = 2**22  # of a tokenizer.json; Gemma's has 2 million
+UNUSED = "[unused row {}]"  # no text is encoded to it, as it has spaces
+MAX_UNUSED = 2**16  # ids without a token, beyond as many as with one
 # White space for Rust, which reads entries; for Python also \x1c to \x1f.
 WHITE = "".join(
   c for c in map(chr, range(0x3001)) if c.isspace() and not "\x1b" < c < " "
 )
-Json = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,80 +249,15 @@ def make_tokenizer(
   return Tokenizer(tuple(entries), lowercase, strips, pad, unk, cls, sep, mask)
 
 
-def load_tokenizer(
-  path_or_name: str, *, lowercase: bool, strip_accents: bool | None = None
-) -> Tokenizer:
-  """Reads a vocabulary, and returns its tokenizer.
-
-  >>> len(load_tokenizer("rows/vocab.txt", lowercase=True).vocab)
-  38
-
-  Args:
-    path_or_name: a `vocab.txt`, a `tokenizer.json`, a folder that contains one
-      of them, or the name of a model on the Hugging Face hub (needs internet).
-    lowercase, strip_accents: of BERT's, as for `make_tokenizer`. Other files
-      say themselves what they do to case and accents.
-  """
-  strip_accents = lowercase if strip_accents is None else strip_accents
-  options = {"lowercase": lowercase, "strip_accents": strip_accents}
-  path = open_path("data.vocab", path_or_name)
-  is_hub = path.suffix not in (".txt", ".json") and is_hub_name(path_or_name)
-  if is_hub and not path.exists():
-    path = _download(path_or_name)
-  problem = "does not exist"
-  if path_or_name and path.is_dir():
-    problem = "has no vocab.txt and no tokenizer.json"
-    path = find_file(path) or path / VOCABULARY
-  if not path_or_name or not path.exists():
-    raise InputError(
-      f"data.vocab={path_or_name!r} {problem}. Set --config.data.vocab=FILE, a"
-      " vocab.txt or a tokenizer.json, or to its folder, a model on the hub or"
-      " train; --vocab of `truenegs synonyms` to one of these files or a run."
-    )
-  if path.suffix != ".json":
-    entries = _read_entries(path)
-    tokenizer = make_tokenizer(entries, **options, origin=str(path))
-    return _add_tokens(tokenizer, path.parent)
-  with files.read_json(path, InputError, FIX, MAX_VALUES) as content:
-    if is_bert(content):
-      _check_options(content.get("normalizer", {}), path, options)
-      vocab = list_tokens(content["model"]["vocab"])
-      return make_tokenizer(vocab, **options, origin=str(path))
-    config: dict[str, Any] = {}
-    for name in SETTINGS:
-      with read_beside(path.parent, name) as values:
-        config |= values
-    names = name_roles(content, config)
-    check_roles(names, path)
-    return _define(content, names, config.get("vocab_size", 0))
-
-
-def find_file(folder: pathlib.Path) -> pathlib.Path | None:
-  """Returns the file of a folder's vocabulary: a vocab.txt only if BERT's."""
-  text, json_file = (join_inside(folder, name) for name in FILES)
-  if not json_file.is_file():
-    return text if text.is_file() else None
-  with files.read_json(json_file, InputError, FIX, MAX_VALUES) as content:
-    return text if text.is_file() and is_bert(content) else json_file
-
-
-def build_tokenizer(data: Any, vocab: str) -> Tokenizer:
-  """Loads a vocabulary with the options of `c.data`."""
-  strip_accents = ACCENTS[data.accents]
-  return load_tokenizer(
-    vocab, lowercase=data.lowercase, strip_accents=strip_accents
-  )
-
-
-def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> list[str]:
-  """Writes what `load_tokenizer` reads; returns the names of the files."""
-  for name in {*FILES} - {*tokenizer.files}:  # of a run that has ended early
-    if (folder / name).exists():
-      (folder / name).unlink()
-  for name, text in tokenizer.files.items():
-    with files.atomic_file(folder / name) as file:
-      file.write(text.encode())
-  return [*tokenizer.files]
+def list_tokens(ids: Mapping[str, int], size: int = 0) -> list[str]:
+  """Returns a token for each id, at least `size`; ValueError for odd ids."""
+  tokens = {i: token for token, i in ids.items()}
+  num_rows = max((size, *(i + 1 for i in tokens)))
+  if len(tokens) < len(ids) or min(tokens, default=0) < 0:
+    raise ValueError("two tokens have one id")
+  if num_rows > 2 * len(ids) + MAX_UNUSED:
+    raise ValueError(f"{len(ids):,} entries, but ids up to {num_rows - 1:,}")
+  return [tokens.get(i, UNUSED.format(i)) for i in range(num_rows)]
 
 
 def normalize(backend: tokenizers.Tokenizer, text: str) -> str:
@@ -355,110 +269,3 @@ def normalize(backend: tokenizers.Tokenizer, text: str) -> str:
 def drop_surrogates(text: str) -> str:
   """Removes lone surrogates, which Rust strings (UTF-8) cannot hold."""
   return text.encode("utf-8", "ignore").decode("utf-8")
-
-
-def _read_entries(path: pathlib.Path) -> list[str]:
-  """Returns the entries of a vocab.txt, without white space at their ends."""
-  try:
-    text = files.read_file(path).decode("utf-8-sig").rstrip("\r\n")
-  except (OSError, ValueError) as error:
-    if isinstance(error, OSError) and error.errno in FAILING:
-      raise
-    raise InputError(
-      f"{path}: cannot be read ({files.describe_error(error)}). It must have an"
-      " entry a line. If it is compressed, unpack it (gunzip, xz -d)."
-    ) from error
-  return [line.rstrip(WHITE) for line in text.split("\n")]
-
-
-def _add_tokens(tokenizer: Tokenizer, folder: pathlib.Path) -> Tokenizer:
-  """Adds the tokens that users added to BERT's, in files beside a vocab.txt."""
-  added = read_added_tokens(folder)
-  new = [token for token in added if token["content"] not in tokenizer.vocab]
-  if not new:
-    return tokenizer
-  backend = tokenizer.make_backend()
-  backend.decoder = decoders.WordPiece()
-  content = json.loads(backend.to_str()) | {"added_tokens": new}
-  try:
-    return _define(content, dict(zip(ROLES, SPECIALS, strict=True)), 0)
-  except ValueError as error:
-    raise InputError(
-      f"'{folder}': the tokens in {ADDED} or {CONFIG} do not fit the"
-      f" {VOCABULARY} ({error}). {FIX}"
-    ) from error
-
-
-def _check_options(
-  normalizer: Json, path: pathlib.Path, options: Mapping[str, bool]
-) -> None:
-  """Raises InputError if BERT's normalizer differs from the options."""
-  own = dict(normalizer)
-  if own.get("strip_accents") is None:  # it means the value of lowercase
-    own["strip_accents"] = own.get("lowercase", options["lowercase"])
-  for name, value in options.items():
-    if own.get(name, value) != value:
-      raise InputError(
-        f"data: {name}={value} differs from {name}={own[name]} in '{path}'. Set"
-        " --config.data.lowercase or --config.data.accents to its value, or use"
-        " another vocabulary."
-      )
-
-
-def _define(content: Json, names: dict[str, str], num_rows: int) -> Tokenizer:
-  """Completes a tokenizer.json with special tokens and `num_rows` rows."""
-  text = json.dumps(content, ensure_ascii=False)
-  # It may be a stranger's, and a panic in Rust would end this process.
-  if reason := try_tokenizer(text.encode()):
-    raise ValueError(f"a trial failed: {reason}")
-  backend = tokenizers.Tokenizer.from_str(text)
-  specials = [name for name in names.values() if name]
-  backend.add_special_tokens(specials)
-  vocab = list_tokens(backend.get_vocab(), num_rows)
-  ids = {name: i for i, name in enumerate(vocab)}
-  model = {**content["model"], "dropout": None}
-  size = len(model["vocab"])
-  if isinstance(model["vocab"], dict):  # `tokenizers` would fill its holes
-    size = max(model["vocab"].values()) + 1
-    model["vocab"] = {name: i for i, name in enumerate(vocab[:size])}
-  given = {x["content"]: x for x in content.get("added_tokens") or ()}
-  added = []
-  for i, name in enumerate(vocab):
-    if i >= size or name in specials or name in given:
-      token = {"special": True, **dict.fromkeys(FLAGS, False)}
-      token |= given.get(name, {}) | {"id": i, "content": name}
-      token["special"] |= name in specials
-      added.append(token)
-  steps = str({**content, "model": "", "added_tokens": ""})
-  if "ByteLevel" in steps or "▁" in steps:
-    mask = next(x for x in added if x["content"] == names["mask"])
-    mask["lstrip"] = True  # it stands for a word with the space before it
-  # [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
-  ends = {role: [names[role], ids[names[role]]] for role in ("cls", "sep")}
-  complete = {
-    **content,
-    **dict.fromkeys(("truncation", "padding")),
-    "added_tokens": added,
-    "post_processor": {"type": "BertProcessing", **ends},
-    "model": model,
-  }
-  return Tokenizer(
-    tuple(vocab),
-    lowercase="a" in normalize(backend, "A"),
-    strip_accents="e" in normalize(backend, "é"),
-    **{role: ids.get(name, -1) for role, name in names.items()},
-    definition=json.dumps(complete, ensure_ascii=False),
-  )
-
-
-def _download(name: str) -> pathlib.Path:
-  from huggingface_hub import snapshot_download  # slow to import
-
-  try:
-    return pathlib.Path(snapshot_download(name, allow_patterns=HUB_FILES))
-  except Exception as error:  # the library raises many kinds of errors
-    raise InputError(
-      f"data.vocab={name!r} is no file or folder, and downloading it from the"
-      f" hub failed ({type(error).__name__}). Run `hf download {name}"
-      " --local-dir FOLDER` elsewhere, and set --config.data.vocab=FOLDER."
-    ) from error

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from truenegs_jax.config.sections import AUTO, FROM_WEIGHTS, POSITIONS, SIZES
 from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data import tokenizer_files
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.task_data import (
   Answer,
@@ -143,7 +144,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
     location = "a network drawn at random"
     network |= sizes
     network["backbone"] = "encoder"
-    tokenizer = tokenizer_lib.build_tokenizer(o.data, o.data.vocab)
+    tokenizer = tokenizer_files.build_tokenizer(o.data, o.data.vocab)
   positions = network.get("max_positions", POSITIONS)
   if o.length > positions:
     raise InputError(
@@ -160,11 +161,11 @@ def _load_tokenizer(
   """Loads `data.vocab`, or the vocabulary of the weights."""
   data = options.data
   if data.vocab != FROM_WEIGHTS:
-    return tokenizer_lib.build_tokenizer(data, data.vocab)
+    return tokenizer_files.build_tokenizer(data, data.vocab)
   strip_accents = tokenizer_lib.ACCENTS[data.accents]
   if data.accents == "auto":
     strip_accents = source.strip_accents
-  return tokenizer_lib.load_tokenizer(
+  return tokenizer_files.load_tokenizer(
     str(source.vocabulary),
     lowercase=data.lowercase and source.tokenizer.lowercase,
     strip_accents=strip_accents,

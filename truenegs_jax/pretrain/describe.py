@@ -57,32 +57,35 @@ def describe_objective(config: PretrainConfig) -> str:
   return f"{recipe}; {m.prob:.0%} masked ({m.style}{words})"
 
 
-def row_flops(run: Run) -> float:
+def row_flops(run: Run, parts: int = 1) -> float:
   """Counts the floating-point operations (FLOP) of training on one row.
 
   Counts matrix products only: two operations for each multiplication and
   addition, and three passes (forward and twice backward). Recomputation to save
   memory is not counted. Attention covers the row, the output layer the K slots.
-  A teacher has a forward pass.
+  A teacher has a forward pass. `short_rows` reads the row as `parts` rows.
   """
   roles = run.model.roles
   options = run.options
-  length = run.config.length
-  passes = TRAINING_PASSES * sum(role_flops(run, run.model, x) for x in roles)
+  length = run.config.length // parts
+  role_passes = (role_flops(run, run.model, x, length) for x in roles)
+  passes = TRAINING_PASSES * sum(role_passes)
   if run.teacher:
-    passes += role_flops(run, run.teacher.model, run.teacher.model.mlm_role)
+    model = run.teacher.model
+    passes += role_flops(run, model, model.mlm_role, length)
   if options.sentence_weight:
     sentence = length * encoder_flops(run.model, next(iter(roles)), length)
     passes += sentence  # of the target, without a backward pass
     # ELECTRA's discriminator encodes the sampled sentence anyway.
     if len(roles) == 1 or options.prediction != "sample":
       passes += TRAINING_PASSES * sentence
-  return passes
+  return parts * passes
 
 
-def role_flops(run: Run, model: pretrain.Model, role: str) -> float:
-  """Counts the operations of one row in a forward pass of a network."""
-  length = run.config.length
+def role_flops(
+  run: Run, model: pretrain.Model, role: str, length: int
+) -> float:
+  """Counts the operations of `length` tokens in a network's forward pass."""
   c = model.roles[role]
   flops = length * encoder_flops(model, role, length)
   if role == "discriminator":
@@ -96,7 +99,7 @@ def role_flops(run: Run, model: pretrain.Model, role: str) -> float:
 def describe_teacher(run: Run, teacher: OpenTeacher) -> str:
   """Describes a teacher and what it costs."""
   model = teacher.model
-  flops = role_flops(run, model, model.mlm_role)
+  flops = role_flops(run, model, model.mlm_role, run.config.length)
   share = flops / (row_flops(run) - flops)
   size = pretrain.count_parameters(run.abstract_aux()["teacher"])
   return (

@@ -2,36 +2,30 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import pathlib
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from rich.console import Console
 
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data import batches
-from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.vocabulary import read_words
-from truenegs_jax.models.pretrain import Model
 from truenegs_jax.pretrain import cases, predict_slots
+from truenegs_jax.pretrain.fill_masks import fill_masks, make_fills_table
 from truenegs_jax.pretrain.plan import Trained
 from truenegs_jax.report.page import Table, format_estimate, print_table
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.stats.intervals import jackknife_error
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import guards, metrics
-from truenegs_jax.weights import match
 from truenegs_jax.workdir import files
 
 SHOWN = 12  # corrections to print at the end
 ENOUGH = 50  # corrections of different pairs to choose these from
 SEARCHED = 20  # rows to search for corrections, for each of `eval.rows`
-NUM_TOKENS = 5  # likeliest tokens per sentence
 MIN_ERRORS = 3.0  # standard errors by which a metric must beat guessing
 RULE = f"Better means by more than {MIN_ERRORS:g} standard errors."
 YES = "yes"
@@ -316,66 +310,3 @@ def describe_results(verdict: Verdict, workdir: pathlib.Path) -> str:
 # To measure corrections in a text, as in the paper's table 2:
 {main} --config=corrections \\
   --config.corrections.run={folder} --config.corrections.text=text.txt"""
-
-
-class MaskFill(NamedTuple):
-  """A sentence and the likeliest tokens of its first [MASK]."""
-
-  sentence: str
-  tokens: list[str]
-  probabilities: list[float]
-
-
-def fill_masks(
-  model: Model,
-  params: Mapping[str, Any],
-  tokenizer: Tokenizer,
-  sentences: Sequence[str],
-) -> list[MaskFill]:
-  """Returns the likeliest tokens of the first [MASK] of each sentence.
-
-  >>> model, params, tokenizer = load("runs/demo", report=str)
-  >>> [fill] = fill_masks(model, params, tokenizer, ["the [MASK] house"])
-  >>> len(fill.tokens), fill.probabilities == sorted(fill.probabilities)[::-1]
-  (5, True)
-  """
-  if not sentences:
-    return []
-  match.check_tokenizer(model, tokenizer)
-  [*_, config] = model.roles.values()
-  rows = predict_slots.encode_sentences(
-    tokenizer, sentences, max_length=config.max_positions
-  )
-  columns = itertools.zip_longest(*rows, fillvalue=tokenizer.pad)
-  tokens_BxL = np.array([*columns], np.int32).T
-  inputs: dict[str, Any] = {
-    "tokens": tokens_BxL,
-    "types": np.zeros_like(tokens_BxL),
-    "documents": (tokens_BxL != tokenizer.pad).astype(np.int32),
-  }
-  positions_Bx1 = (tokens_BxL == tokenizer.mask).argmax(axis=1)[:, None]
-
-  @jax.jit  # parameters may be split over devices, also of other processes
-  def predict(params: Mapping[str, Any]) -> jax.Array:
-    bound = model.bind({"params": params})
-    logits_Bx1xV = bound.generate_logits(inputs, positions_Bx1, None)
-    return jax.nn.softmax(logits_Bx1xV[:, 0])
-
-  p_BxV = distributed.to_host(predict(params))
-  best_BxT = np.argsort(-p_BxV)[:, :NUM_TOKENS]
-  fills = []
-  words = read_words(tokenizer.vocab)
-  for sentence, p_V, best_T in zip(sentences, p_BxV, best_BxT, strict=True):
-    tokens = [words.texts[i] for i in best_T]
-    fills.append(MaskFill(sentence, tokens, p_V[best_T].tolist()))
-  return fills
-
-
-def make_fills_table(fills: Sequence[MaskFill]) -> Table:
-  """Makes a table with one row per sentence."""
-  rows = []
-  for fill in fills:
-    pairs = zip(fill.tokens, fill.probabilities, strict=True)
-    likeliest = ", ".join(f"{token} {p:.0%}" for token, p in pairs)
-    rows.append({"sentence": fill.sentence, "likeliest tokens": likeliest})
-  return Table("Predictions for [MASK]", rows)

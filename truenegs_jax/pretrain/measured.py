@@ -9,7 +9,7 @@ import jax
 
 from truenegs_jax.config import tables
 from truenegs_jax.config.sections import REQUIRED, PretrainConfig
-from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data import tokenizer_files
 from truenegs_jax.pretrain import plan, resolve
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.paths import open_path
@@ -120,7 +120,7 @@ def open_model(
   config = m.config
   report = m.weights.report
   if config.init:
-    tokenizer = tokenizer_lib.build_tokenizer(config.data, config.data.vocab)
+    tokenizer = tokenizer_files.build_tokenizer(config.data, config.data.vocab)
     model = saved_model.build_model(config, vocab_size=len(tokenizer.vocab))
     networks = m.weights.for_roles(model.roles)
     matched = match.match_weights(networks, model, tokenizer)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.vocabulary import read_words
+from truenegs_jax.data.words import read_words
 from truenegs_jax.objectives import negatives
 from truenegs_jax.synonyms import vocabulary as vocabulary_lib
 from truenegs_jax.synonyms.run_table import ModelTable, TableRequest

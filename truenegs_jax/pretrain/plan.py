@@ -18,9 +18,10 @@ import optax
 from truenegs_jax.config import sections
 from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data import tokenizer_files
 from truenegs_jax.data.rows import Rows
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.vocabulary import read_words
+from truenegs_jax.data.words import SPECIALS, read_words
 from truenegs_jax.models import attention as attention_lib
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.models.attention import XLA, Implementation
@@ -335,23 +336,11 @@ def try_run(
   is_from_weights = is_new and bool(config.init)
   tokenizer = find_tokenizer(config.data, download=is_from_weights)
   run = make_run(config, tokenizer, weights)
-  check_teacher(run)
+  if run.teacher:
+    run.teacher.check_length(config.length)
   if is_from_weights or (config.dry_run and find.is_local(config.init)):
     _ = run.matched
   return run
-
-
-def check_teacher(run: Run) -> None:
-  """Raises InputError for a teacher that cannot read the rows of a run."""
-  if run.teacher is None:
-    return
-  length = run.config.length
-  positions = run.teacher.config.max_positions
-  if length > positions:
-    raise InputError(
-      f"length={length} is over the {positions:,} positions of the teacher"
-      f" '{run.teacher.options.path}'. Set --config.length={positions} or less."
-    )
 
 
 def make_run(
@@ -443,10 +432,10 @@ def find_tokenizer(data: Data, *, download: bool = False) -> Tokenizer:
   `data.vocab_size` tokens.
   """
   path = open_path("data.vocab", data.vocab)
-  file = path if path.is_file() else tokenizer_lib.find_file(path)
+  file = path if path.is_file() else tokenizer_files.find_file(path)
   if data.vocab != "train" and (file or download):
-    return tokenizer_lib.build_tokenizer(data, str(file or data.vocab))
-  specials = tokenizer_lib.SPECIALS
+    return tokenizer_files.build_tokenizer(data, str(file or data.vocab))
+  specials = SPECIALS
   words = (f"word{i}" for i in range(data.vocab_size - len(specials)))
   return tokenizer_lib.make_tokenizer(
     [*specials, *words],

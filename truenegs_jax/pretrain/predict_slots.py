@@ -1,91 +1,21 @@
-"""Reads lines of a text and predicts slots with a masked language model."""
+"""Predicts the slots of rows with a masked language model."""
 
-import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from truenegs_jax.data.sources import open_corpus
-from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.objectives import masking, mlm, output_softmax
 from truenegs_jax.pretrain.cases import Predictions
 from truenegs_jax.pretrain.plan import Run
 from truenegs_jax.runtime import distributed, rng
-from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
-from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.train import sharding
 
-MASK_TEXT = "[MASK]"
-TEXT = "corrections.text"  # the config key
 Batch = Mapping[str, np.ndarray]
-NARROW = (4, 2)  # batches of short lines have 1/4 or 1/2 of the length
-
-
-@dataclasses.dataclass(frozen=True)
-class Lines:
-  """The lines of a text, each as a sequence `[CLS] line [SEP]`."""
-
-  sequences: tuple[np.ndarray, ...]  # int32, the tokens of each line
-  length: int  # of a sequence, at most
-  num_cut: int  # lines that were cut to this length
-  fingerprint: str  # 16 hex digits over all tokens
-
-
-def read_lines(
-  text: str,
-  tokenizer: Tokenizer,
-  *,
-  length: int,
-  limit: int = 0,
-  open_wordnet: Callable[[], Any] | None = None,
-) -> Lines:
-  """Tokenizes up to `limit` lines (0: all) of a value like `data.sources`."""
-  documents = open_corpus(text, key=TEXT, open_wordnet=open_wordnet)
-  lines = (line for document in documents for line in document.split("\n"))
-  chosen = [*itertools.islice(lines, limit or None)]
-  encoded = [ids for ids in tokenizer.encode_lines(chosen) if ids]
-  if not encoded:
-    raise DataError(f"{TEXT}={text!r} has no tokens. Use other text.")
-  sequences = tuple(
-    np.array([tokenizer.cls, *ids[: length - 2], tokenizer.sep], np.int32)
-    for ids in encoded
-  )
-  return Lines(
-    sequences=sequences,
-    length=length,
-    num_cut=sum(len(ids) > length - 2 for ids in encoded),
-    fingerprint=short_sha256(b"\n".join(s.tobytes() for s in sequences)),
-  )
-
-
-def encode_sentences(
-  tokenizer: Tokenizer, sentences: Sequence[str], *, max_length: int
-) -> list[list[int]]:
-  """Encodes sentences; the first [MASK] of each becomes the mask token."""
-  rows = []
-  for sentence in sentences:
-    # The tokenizer encodes the text "[MASK]" as text, not as the mask token.
-    before, mask, after = sentence.partition(MASK_TEXT)
-    if not mask:
-      raise InputError(
-        f"eval.sentences: {sentence!r} has no {MASK_TEXT}. Add one or remove"
-        " the sentence."
-      )
-    ids = tokenizer.encode_lines([before.rstrip(), after])
-    row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
-    if len(row) > max_length:
-      raise InputError(
-        f"eval.sentences: {sentence!r} has {len(row)} tokens, and the model"
-        f" takes at most {max_length}. Use a shorter sentence."
-      )
-    rows.append(row)
-  return rows
 
 
 def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
@@ -151,7 +81,7 @@ def predict_batch(
 ) -> Predictions:
   """Predicts the slots of all rows of a batch; each document is a sequence."""
   length = batch["tokens"].shape[1]
-  slots = _predict_slots(predict, params, mesh, batch, length)
+  slots = read_slots(predict, params, mesh, batch, length)
   row_M = slots["row"]
   document_M = batch["documents"][row_M, slots["position"]]
   documents, sequence_M = np.unique(
@@ -165,38 +95,10 @@ def predict_batch(
     sequences.append(batch["tokens"][b][is_inside_L])
     starts.append(is_inside_L.argmax())
   slots["position"] -= np.array(starts, np.int32)[slots["sequence"]]
-  return _make_predictions(slots, sequences)
+  return make_predictions(slots, sequences)
 
 
-def predict_lines(
-  predict: Callable,
-  params: optax.Params,
-  sequences: Sequence[np.ndarray],
-  *,
-  length: int,
-  batch_size: int,
-  mesh: jax.sharding.Mesh,
-  advance: Callable[[int], object] = lambda lines: None,
-) -> Predictions:
-  """Predicts the slots of every line of a text, in the order of the text.
-
-  The index of a line determines its masking, `length` (L) and the share of
-  masking the number of its slots. `advance` gets the number of lines of each
-  batch. Raises NonFiniteError for a probability that is not finite.
-  """
-  parts = []
-  for batch, width in _batches(sequences, length, batch_size):
-    part = _predict_slots(predict, params, mesh, batch, width)
-    part["sequence"] = batch["row"][part["row"]]
-    parts.append(part)
-    advance(int((batch["row"] >= 0).sum()))
-  slots = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
-  order_M = np.lexsort([slots["position"], slots["sequence"]])
-  slots = {name: x_M[order_M] for name, x_M in slots.items()}
-  return _make_predictions(slots, sequences)
-
-
-def _predict_slots(
+def read_slots(
   predict: Callable,
   params: optax.Params,
   mesh: jax.sharding.Mesh,
@@ -212,7 +114,7 @@ def _predict_slots(
   return fields | {"row": in_use[0]}
 
 
-def _make_predictions(
+def make_predictions(
   slots: Mapping[str, np.ndarray], sequences: Sequence[np.ndarray]
 ) -> Predictions:
   """Makes predictions of slots; `position` counts in their `sequence`."""
@@ -232,23 +134,3 @@ def _make_predictions(
     eligible_M=slots["eligible"],
     sequences=tuple(sequences),
   )
-
-
-def _batches(
-  sequences: Sequence[np.ndarray], length: int, batch_size: int
-) -> Iterator[tuple[dict[str, np.ndarray], int]]:
-  """Yields batches `[B, L]` of lines of similar length, and their width."""
-  order = np.argsort([len(row) for row in sequences], kind="stable")
-  for first in range(0, len(order), batch_size):
-    numbers = order[first : first + batch_size]
-    batch: dict[str, np.ndarray] = {}
-    for name in ("tokens", "types", "documents"):
-      batch[name] = np.zeros((batch_size, length), np.int32)
-    batch["row"] = np.full(batch_size, -1, np.int32)
-    batch["row"][: len(numbers)] = numbers
-    for b, number in enumerate(numbers):  # the last line is the longest
-      size = len(sequences[number])
-      batch["tokens"][b, :size] = sequences[number]
-      batch["documents"][b, :size] = 1
-    widths = (length // divisor for divisor in NARROW)
-    yield batch, next((w for w in widths if w >= size), length)

@@ -25,24 +25,27 @@ def resolve_config(
   weights: find.Weights,
   *,
   saved: Mapping[str, Any] | None,
+  has_table: bool = False,
 ) -> PretrainConfig:
   """Fills in what the config leaves to its weights; checks it.
 
-  A run that resumes from a checkpoint with the config `saved` needs no weights
-  and no sources of synonyms, nor does a dry run.
+  A run that resumes, or branches, from a checkpoint with the config `saved`
+  needs no weights, and one that resumes has its table of synonyms, too. A dry
+  run needs neither.
   """
   config = replace_init(config, weights, saved=saved)
   check(config)
-  if saved is not None or config.dry_run:
+  if config.dry_run:
     return config
-  if config.init == REQUIRED:
+  # Before the vocabulary, and before rows are prepared.
+  if saved is None and config.init == REQUIRED:
     raise InputError(
       "This config continues from weights, and none of this size are released."
       f" Set --config.init=FOLDER. {find.INIT_FORMATS}"
     )
-  if config.init:  # before the vocabulary, and before rows are prepared
+  if saved is None and config.init:
     weights.for_roles(ROLES[config.objective])
-  if config.negatives.needs_table:
+  if config.negatives.needs_table and not has_table:
     run_table.make_request(config.negatives, config.data).check()
   return config
 

@@ -44,7 +44,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   sharding.device_memory()  # asks process 0, and keeps the answer
   with distributed.raise_everywhere("config"):
     saved = start_lib.read_saved_config(workdir, config.branch)
-    config = resolve.resolve_config(config, weights, saved=saved)
+    config = resolve.resolve_config(
+      config, weights, saved=saved, has_table=files.has_checkpoint(workdir)
+    )
     optim.report_high_rate(config.optim.lr, say)
     is_new = saved is None and not config.dry_run
     trial = plan.try_run(config, weights, is_new=is_new)
@@ -160,7 +162,6 @@ class Training:
     self._config = started.run.config
     self._mesh = started.run.mesh
     self._first_step = int(started.state.step)
-    self._flops = describe.row_flops(started.run)
     size = self._config.batch_size
     self._slice: dict[str, Any] = {
       "batch_size": size,
@@ -214,10 +215,11 @@ class Training:
     """Writes a record of training, with speed and memory."""
     done = record["step"]
     kind = self._mesh.devices.flat[0].device_kind
+    parts = plan.count_parts(self._config, self.schedule_step)
     record |= metrics.throughput_fields(
       self._config.batch_size / self._clock.secs_per_step(done),
       tokens=record["row_tokens"],
-      flops=self._flops,
+      flops=describe.row_flops(self._started.run, parts),
       devices=self._mesh.devices.size,
       peak=metrics.peak_flops(kind, self._config.model.dtype),
     )

@@ -20,14 +20,15 @@ from rich.console import Console
 from truenegs_jax.config.sections import SIZES, Data
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
-from truenegs_jax.data.tokenizer import Tokenizer, write_tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer_files import write_tokenizer
 from truenegs_jax.pretrain import (
   describe,
+  fill_masks,
   minimal_pairs,
   model_table,
   open_teacher,
   plan,
-  predict_slots,
 )
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import cpu, distributed, progress
@@ -130,7 +131,7 @@ def read_inputs(
       f"'{folder}' has no held-out rows: the text fills a single row. Use more"
       " text or a smaller --config.length=NUMBER."
     )
-  predict_slots.encode_sentences(
+  fill_masks.encode_sentences(
     run.tokenizer, c.eval.sentences, max_length=c.model.positions
   )
   rate_pairs = None
@@ -433,6 +434,10 @@ def prepare_state(
     with distributed.raise_everywhere("init"), working:
       seed = run.config.seed
       params = load.load_params(run.matched, seed=seed, report=report)
+    if distributed.process_count() > 1:  # it may be a run that goes on
+      arrays = jax.tree.leaves(params)
+      hashes = [files.short_sha256(x.tobytes()) for x in arrays]
+      distributed.check_same("weights", files.short_sha256(*hashes))
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
 
   def make_state() -> step_lib.TrainState:

@@ -22,8 +22,8 @@ from rich.console import Console
 
 from truenegs_jax.config import grammar
 from truenegs_jax.config.tables import Study
+from truenegs_jax.corrections.rates import find_table_2
 from truenegs_jax.finetune import results
-from truenegs_jax.pretrain.cases import find_table_2
 from truenegs_jax.report.page import print_table
 from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED

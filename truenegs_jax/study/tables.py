@@ -10,9 +10,9 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from truenegs_jax.corrections.rates import TABLE_2
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.results import GLUE
-from truenegs_jax.pretrain.cases import TABLE_2
 from truenegs_jax.report.page import Table
 from truenegs_jax.robustness.scores import SIDES, TRANSFORMED, find_published
 from truenegs_jax.study import compare

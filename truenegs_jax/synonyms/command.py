@@ -18,8 +18,9 @@ from rich.console import Console
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data import tokenizer_files
 from truenegs_jax.data.sources import open_corpus
-from truenegs_jax.data.vocabulary import read_words
+from truenegs_jax.data.words import read_words
 from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
@@ -56,7 +57,7 @@ def _describe_table(
   words: list[str], values: flags.FlagValues
 ) -> Iterator[str]:
   """Yields the table's lists for words or, without any, its size."""
-  tokenizer = tokenizer_lib.load_tokenizer(
+  tokenizer = tokenizer_files.load_tokenizer(
     values.vocab,
     lowercase=values.lowercase,
     strip_accents=tokenizer_lib.ACCENTS[values.accents],

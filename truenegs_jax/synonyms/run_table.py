@@ -22,7 +22,7 @@ from rich.console import Console
 from truenegs_jax.config import grammar
 from truenegs_jax.config.sections import Data, Negatives
 from truenegs_jax.data.tokenizer import Tokenizer, read_tokens
-from truenegs_jax.data.vocabulary import read_words
+from truenegs_jax.data.words import read_words
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.runtime.text import read_lines

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from truenegs_jax.data.vocabulary import read_words
+from truenegs_jax.data.words import read_words
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.text import ESCAPED, open_bytes, read_lines

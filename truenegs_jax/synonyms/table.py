@@ -24,7 +24,7 @@ import numpy as np
 import safetensors.numpy
 
 from truenegs_jax.data.tokenizer import check_tokens
-from truenegs_jax.data.vocabulary import read_words
+from truenegs_jax.data.words import read_words
 from truenegs_jax.runtime import errors, files
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.paths import is_bucket, open_path

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from truenegs_jax.config import losses as checks
-from truenegs_jax.data.vocabulary import read_words
+from truenegs_jax.data.words import read_words
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms.table import SynonymTable
 

@@ -16,6 +16,7 @@ import numpy as np
 import safetensors.numpy
 
 from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data import tokenizer_files
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import (
@@ -42,7 +43,7 @@ Arrays = Mapping[str, np.ndarray]
 DEFECT = "Nothing was exported. This is a defect. Please report it."
 MODEL_FILES = {
   *(hf_folder.CARD, CHECKSUMS, hf_folder.CONFIG, hf_folder.WEIGHTS),
-  *(*tokenizer_lib.FILES, tokenizer_lib.CONFIG),
+  *(*tokenizer_files.FILES, tokenizer_lib.CONFIG),
 }
 _CARD = """\
 ---
@@ -281,7 +282,7 @@ def write_model(
     sep = tokenizer.sep
     fields |= {"bos_token_id": cls, "cls_token_id": cls}
     fields |= {"eos_token_id": sep, "sep_token_id": sep}
-  tokenizer_lib.write_tokenizer(tokenizer, folder)
+  tokenizer_files.write_tokenizer(tokenizer, folder)
   length = model.roles[role].max_positions
   files = hf_config.tokenizer_files(tokenizer, family, length)
   for name, value in {hf_folder.CONFIG: fields, **files}.items():

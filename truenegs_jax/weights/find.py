@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from truenegs_jax.config import grammar
-from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data import tokenizer_files
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import (
   CHECKSUMS,
@@ -184,7 +184,7 @@ def _open_anywhere(folder: pathlib.Path) -> Network:
   if (folder / hf_names.DETECTOR / CONFIG).exists():
     folder /= hf_names.DETECTOR
   objects = cast(Any, folder).find()
-  names = {CHECKSUMS, *tokenizer_lib.HUB_FILES, *FORMATS} & objects.keys()
+  names = {CHECKSUMS, *tokenizer_files.HUB_FILES, *FORMATS} & objects.keys()
   names -= {*[x for x in FORMATS if x in objects][1:]}  # one is read
   if CHECKSUMS in objects:  # others may be left of an earlier export
     sums = (folder / CHECKSUMS).read_bytes().decode("utf-8", "replace")
@@ -259,7 +259,7 @@ def download(name: str, *, report: Report) -> pathlib.Path:
 
   repo, _, revision = name.partition("@")
   report(f"Looking up {name!r} on the Hugging Face hub.")
-  patterns = [*tokenizer_lib.HUB_FILES, f"{hf_names.DETECTOR}/*"]
+  patterns = [*tokenizer_files.HUB_FILES, f"{hf_names.DETECTOR}/*"]
   cause: Exception | None = None
   reason = f"it has no {CONFIG} with {' or '.join(FORMATS)}"
   try:

@@ -14,6 +14,7 @@ from tokenizers import decoders, processors
 
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.weights import hf_names
@@ -142,7 +143,7 @@ def tokenizer_files(
     "tokenizer_class": f"{family.capitalize()}Tokenizer",
     "do_lower_case": tokenizer.lowercase,
     "model_max_length": length,
-    **{f"{x[1:-1].lower()}_token": x for x in tokenizer_lib.SPECIALS},
+    **{f"{x[1:-1].lower()}_token": x for x in SPECIALS},
     "strip_accents": None if is_default else tokenizer.strip_accents,
     "tokenize_chinese_chars": True,
   }
@@ -151,7 +152,7 @@ def tokenizer_files(
   # transformers makes no tokenizer.json for ModernBERT.
   config |= {"tokenizer_class": "PreTrainedTokenizerFast"} | limits
   backend = tokenizer.make_backend()
-  backend.add_special_tokens(list(tokenizer_lib.SPECIALS))
+  backend.add_special_tokens(list(SPECIALS))
   backend.decoder = decoders.WordPiece()
   backend.post_processor = processors.BertProcessing(
     ("[SEP]", tokenizer.sep), ("[CLS]", tokenizer.cls)

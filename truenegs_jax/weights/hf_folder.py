@@ -28,7 +28,9 @@ from flax import serialization, traverse_util
 
 from truenegs_jax.config.sections import SIZES
 from truenegs_jax.data import tokenizer as tokenizer_lib
-from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.data import tokenizer_files
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer_files import load_tokenizer
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.runtime.files import CHECKSUMS, parse_json, read_file, sync
 from truenegs_jax.runtime.paths import join_inside
@@ -158,7 +160,7 @@ def open_network(folder: pathlib.Path) -> Network:
     shapes={new: stored[name] for new, name in names.items()},
     load=load_current,
     fields=fields,
-    vocabulary=tokenizer_lib.find_file(folder),
+    vocabulary=tokenizer_files.find_file(folder),
     lowercase=lowercase,
     strip_accents=strip_accents,
     backbone="modern" if fields["model_type"] == "modernbert" else "encoder",
@@ -185,7 +187,7 @@ def verify_checksums(folder: pathlib.Path) -> None:
     lines = CHECKSUM.findall(read_file(sums).decode("utf-8", "replace"))
   listed = {name: digest for digest, name in lines}
   weights = [x for x in FORMATS if os.path.lexists(folder / x) or x in listed]
-  for name in (*weights[:1], *tokenizer_lib.HUB_FILES):
+  for name in (*weights[:1], *tokenizer_files.HUB_FILES):
     path = find_optional(folder, name)
     if (path and hash_file(path)) != listed.get(name):
       problem = "is not as listed" if path else "is missing, but listed"
@@ -259,7 +261,7 @@ def _read_text_options(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
   config: Mapping[str, Any] = {}
   if path := find_optional(folder, tokenizer_lib.CONFIG):
     with safe_read(path):
-      config = parse_json(read_file(path, tokenizer_lib.MAX_VALUES))
+      config = parse_json(read_file(path, tokenizer_files.MAX_VALUES))
   lowercase = config.get("do_lower_case")
   accents = config.get("strip_accents")
   lowercase = lowercase if isinstance(lowercase, bool) else None

@@ -17,7 +17,7 @@ import jax
 
 from truenegs_jax.config.load import load_saved
 from truenegs_jax.config.sections import Model, PretrainConfig
-from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data import tokenizer_files
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
@@ -112,7 +112,7 @@ def _read_model(checkpoints: Checkpoints, step: int) -> SavedModel:
   workdir = checkpoints.folder.parent
   vocab = join_inside(workdir, files.vocabulary_path(workdir).name)
   config = PretrainConfig.read(description["config"])
-  tokenizer = tokenizer_lib.build_tokenizer(config.data, str(vocab))
+  tokenizer = tokenizer_files.build_tokenizer(config.data, str(vocab))
   model = build_model(config, vocab_size=len(tokenizer.vocab))
   expected = description["fingerprints"]["vocabulary"]
   if tokenizer.fingerprint != expected:
