@@ -55,7 +55,8 @@ def make_run(folder, *, objective="mlm", **changed):
   config = PretrainConfig(objective=objective).replace(values | changed)
   resolve.check(config)
   run = plan.make_run(config, TOKENIZER)
-  run.teacher.check_length(run.config.length)
+  if run.teacher:
+    run.teacher.check_length(run.config.length)
   return run
 
 

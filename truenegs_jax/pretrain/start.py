@@ -38,6 +38,7 @@ from truenegs_jax.runtime.errors import (
   InputError,
   program,
 )
+from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
@@ -436,8 +437,8 @@ def prepare_state(
       params = load.load_params(run.matched, seed=seed, report=report)
     if distributed.process_count() > 1:  # it may be a run that goes on
       arrays = jax.tree.leaves(params)
-      hashes = [files.short_sha256(x.tobytes()) for x in arrays]
-      distributed.check_same("weights", files.short_sha256(*hashes))
+      hashes = [short_sha256(x.tobytes()) for x in arrays]
+      distributed.check_same("weights", short_sha256(*hashes))
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
 
   def make_state() -> step_lib.TrainState:
