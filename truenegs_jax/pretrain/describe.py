@@ -158,6 +158,8 @@ def describe_parameters(model: pretrain.Model, params: dict) -> str:
   for role in model.roles:
     own = [x for name, x in params.items() if name.startswith(role)]
     texts.append(f"{role} {pretrain.count_parameters(own):,}")
+  if pooled := params.get("pooled"):  # for next sentences, of released weights
+    texts.append(f"pooled {pretrain.count_parameters(pooled):,}")
   return f"{pretrain.count_parameters(params):,}: {', '.join(texts)}"
 
 
