@@ -11,7 +11,7 @@ is large, and is best prepared before (electra_small.py). `glove.6B.50d.txt` and
 
 Ten seeds make a difference of 0.8 points of GLUE visible in 80 % of such
 studies, if averages of pre-trainings have a standard deviation of 0.57 as those
-of electra_small.py. The paper's gains are 1.0 (HC) and 1.6 (SR).
+of electra_small.py. The paper's gains are 1.0 (HC) and 1.5 (SR).
 
 Calculated, not measured: 8.8e19 FLOP, 62 hours on one H100 at 40 % of its peak,
 154 at the 16 % that electra_small.py assumes; with `:len512` 4.1e20 FLOP and

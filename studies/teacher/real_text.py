@@ -61,9 +61,9 @@ def make_table(values: dict[str, dict[int, np.ndarray]]) -> str:
 def make_agreement(figures: dict[str, Any]) -> str:
   """Returns a Markdown table of how far WordNet and a teacher agree."""
   lines = [
-    "| odds at least | of WordNet's pairs | of first senses | of words as"
-    " frequent | WordNet's share of all such words |",
-    "| --- | --- | --- | --- | --- |",
+    "| odds at least | of WordNet's pairs | of words as frequent | of first"
+    " senses | of words as frequent | WordNet's share of all such words |",
+    "| --- | --- | --- | --- | --- | --- |",
   ]
   all_senses, first = figures["wordnet"], figures["wordnet senses=1"]
   for ratio in all_senses["precision"]:
@@ -71,8 +71,9 @@ def make_agreement(figures: dict[str, Any]) -> str:
       f"{100 * mean:.1f} ± {100 * error:.1f} %"
       for mean, error in (
         all_senses["precision"][ratio],
-        first["precision"][ratio],
         all_senses["chance"][ratio],
+        first["precision"][ratio],
+        first["chance"][ratio],
         all_senses["recall"][ratio],
       )
     ]
