@@ -14,7 +14,7 @@ from support.weight_files import TOKENIZER, write_run
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.configs import common
-from truenegs_jax.pretrain import start
+from truenegs_jax.pretrain import branch, start
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
@@ -70,6 +70,27 @@ def test_a_branch_changes_what_decides_no_array(
 ):
   c = common.get_config()
   c.model.backbone = backbone
+  branch_off(tmp_path, c, key, value, is_refused=is_refused)
+
+
+@pytest.mark.parametrize("sources", ["wordnet", "model every=100"])
+@pytest.mark.parametrize("key", ["hard_correction", "sources", "drop_prob"])
+def test_a_branch_keeps_whether_its_state_has_a_table(tmp_path, sources, key):
+  c = common.get_config()
+  c.negatives.sources = sources
+  values = {
+    "hard_correction": False,
+    "sources": "pairs path=x",
+    "drop_prob": 0.5,
+  }
+  is_refused = sources != "wordnet" and key != "drop_prob"
+  key = f"negatives.{key}"
+  value = values[key.partition(".")[2]]
+  branch_off(tmp_path, c, key, value, is_refused=is_refused)
+
+
+def branch_off(tmp_path, c, key, value, *, is_refused):
+  """Branches from a run of a config, with another value of a key."""
   folder = write_run(tmp_path / "run", c, {5: {"w": np.ones(3, np.float32)}})
   c.update_from_flattened_dict({key: value})
   prints = {"vocabulary": TOKENIZER.fingerprint}
@@ -78,12 +99,12 @@ def test_a_branch_changes_what_decides_no_array(
   abstract = types.SimpleNamespace(params={"w": like})
   expected = contextlib.nullcontext()
   if is_refused:
-    expected = pytest.raises(CheckpointError, match=f"{key}: .* -> {value}")
-  branch = Checkpoints(tmp_path / "new" / "checkpoints")
-  with contextlib.closing(branch):
+    expected = pytest.raises(CheckpointError, match=f"{key}: .* -> .*{value}")
+  checkpoints = Checkpoints(tmp_path / "new" / "checkpoints")
+  with contextlib.closing(checkpoints):
     with expected:
-      start.copy_branch(str(folder), branch, now, abstract)
-    assert branch.steps() == ([] if is_refused else [5])
+      branch.copy_branch(str(folder), checkpoints, now, abstract)
+    assert checkpoints.steps() == ([] if is_refused else [5])
 
 
 def test_only_differences_that_matter_are_listed():

@@ -17,11 +17,12 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.config.sections import SIZES, Data
+from truenegs_jax.config.sections import Data
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.tokenizer_files import write_tokenizer
+from truenegs_jax.pretrain import branch as branch_lib
 from truenegs_jax.pretrain import (
   describe,
   fill_masks,
@@ -39,7 +40,6 @@ from truenegs_jax.runtime.errors import (
   program,
 )
 from truenegs_jax.runtime.files import short_sha256
-from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.wordnet import open_wordnet
@@ -48,14 +48,6 @@ from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights import load
 from truenegs_jax.workdir import files, saved_model
 from truenegs_jax.workdir.checkpoints import Checkpoints
-
-# Beginnings of the keys that decide the arrays of a state and their meaning.
-NETWORKS = (
-  *("config.objective", "config.model.backbone", "config.model.variant"),
-  *(f"config.model.{name}" for name in SIZES),
-  *("config.generator.multiplier", "config.generator.sizes"),
-  *("config.model.sharing", "fingerprints.vocabulary"),
-)
 
 EVAL_PAIRS = 20  # of each paradigm, so that they take seconds
 
@@ -82,16 +74,10 @@ def read_saved_config(
   """Returns the config of the run to resume, or else of that to branch from."""
   saved = saved_model.read_config(workdir)
   if branch and saved is None:
-    others = find_branch(branch)[0]
+    others = branch_lib.find_branch(branch)[0]
     with saved_model.open_run(others):  # raises if there is no run
       saved = saved_model.read_config(others)
   return saved
-
-
-def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
-  """Returns workdir and step, None for the newest, that `branch` names."""
-  path = open_path("branch", branch)
-  return files.parse_run_path(path) or (path, None)
 
 
 def prepare_rows(
@@ -191,7 +177,9 @@ def start(
   distributed.check_same("attention", run.attention_line)
   abstract = run.abstract_state()
   if run.config.branch and checkpoints.latest_step() is None:
-    copy_branch(run.config.branch, checkpoints, description, abstract)
+    branch_lib.copy_branch(
+      run.config.branch, checkpoints, description, abstract
+    )
   resumed = resume(run, checkpoints, description, abstract, console, clock)
   make_state: Callable[[], step_lib.TrainState]
   if resumed:
@@ -367,42 +355,6 @@ def resume(
 
   newest = checkpoints.read_newest(read, say)
   return newest[1] if newest else {}
-
-
-def copy_branch(
-  branch: str,
-  checkpoints: Checkpoints,
-  description: Mapping[str, Any],
-  abstract: step_lib.TrainState,
-) -> None:
-  """Copies the step of another run that `branch` names, to resume from it."""
-  workdir, step = find_branch(branch)
-  with saved_model.open_run(workdir) as others:
-    if step is None:
-      step = others.latest_step() or 0
-    saved = others.read_description(step)
-    changes = files.find_changes(saved, description)
-    if saved["config"]["model"]["backbone"] == "modern":  # its are rotary
-      changes = [x for x in changes if x.key != "config.model.max_positions"]
-    if changed := [str(x) for x in changes if _decides_arrays(x)]:
-      raise CheckpointError(
-        f"The state of '{branch}' has other arrays. Differences"
-        f" (saved -> now): {'; '.join(changed)}. Set them to the saved values,"
-        " and for other text --config.data.vocab=init."
-      )
-    state = others.restore_state(step, vars(abstract))
-    own = {**saved, **description}
-    own.pop(guards.TIME, None)  # its minutes are not those of the branch
-    checkpoints.save(step, state, own, wait=True)
-
-
-def _decides_arrays(change: files.Change) -> bool:
-  """Returns whether the states of two runs with this change differ."""
-  if change.key == "config.optim.muon_lr":
-    return not (change.saved and change.now)  # Muon has one moment
-  if change.key == "config.negatives.sources":  # "model" keeps a table
-    return "model" in {str(x).split(" ")[0] for x in (change.saved, change.now)}
-  return change.key.startswith(NETWORKS)
 
 
 def check_same_run(

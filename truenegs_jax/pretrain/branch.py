@@ -1,0 +1,72 @@
+"""Branches a run from a step of another one, with its state."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from truenegs_jax.config.sections import SIZES, PretrainConfig
+from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.runtime.paths import open_path
+from truenegs_jax.synonyms import run_table
+from truenegs_jax.train import guards
+from truenegs_jax.train import step as step_lib
+from truenegs_jax.workdir import files, saved_model
+from truenegs_jax.workdir.checkpoints import Checkpoints
+
+# Beginnings of the keys that decide the arrays of a state and their meaning.
+NETWORKS = (
+  *("config.objective", "config.model.backbone", "config.model.variant"),
+  *(f"config.model.{name}" for name in SIZES),
+  *("config.generator.multiplier", "config.generator.sizes"),
+  *("config.model.sharing", "fingerprints.vocabulary"),
+)
+
+
+def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
+  """Returns workdir and step, None for the newest, that `branch` names."""
+  path = open_path("branch", branch)
+  return files.parse_run_path(path) or (path, None)
+
+
+def copy_branch(
+  branch: str,
+  checkpoints: Checkpoints,
+  description: Mapping[str, Any],
+  abstract: step_lib.TrainState,
+) -> None:
+  """Copies the step of another run that `branch` names, to resume from it."""
+  workdir, step = find_branch(branch)
+  with saved_model.open_run(workdir) as others:
+    if step is None:
+      step = others.latest_step() or 0
+    saved = others.read_description(step)
+    changes = files.find_changes(saved, description)
+    if saved["config"]["model"]["backbone"] == "modern":  # its are rotary
+      changes = [x for x in changes if x.key != "config.model.max_positions"]
+    decisive = NETWORKS
+    if _keeps_table(saved["config"]) != _keeps_table(description["config"]):
+      decisive = *NETWORKS, "config.negatives."
+    if changed := [str(x) for x in changes if _decides_arrays(x, decisive)]:
+      raise CheckpointError(
+        f"The state of '{branch}' has other arrays. Differences"
+        f" (saved -> now): {'; '.join(changed)}. Set them to the saved values,"
+        " and for other text --config.data.vocab=init."
+      )
+    state = others.restore_state(step, vars(abstract))
+    own = {**saved, **description}
+    own.pop(guards.TIME, None)  # its minutes are not those of the branch
+    checkpoints.save(step, state, own, wait=True)
+
+
+def _keeps_table(values: Mapping[str, Any]) -> bool:
+  """Returns whether the state of a run with this config has a table."""
+  config = PretrainConfig.read(values)
+  request = run_table.make_request(config.negatives, config.data)
+  return config.negatives.needs_table and request.model is not None
+
+
+def _decides_arrays(change: files.Change, decisive: tuple[str, ...]) -> bool:
+  """Returns whether the states of two runs with this change differ."""
+  if change.key == "config.optim.muon_lr":
+    return not (change.saved and change.now)  # Muon has one moment
+  return change.key.startswith(decisive)
