@@ -25,7 +25,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from truenegs_jax.config.sections import AUTO, PretrainConfig
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.pretrain import describe, plan, resolve, start
 from truenegs_jax.runtime import cpu
 from truenegs_jax.synonyms.table import SynonymTable

@@ -26,7 +26,7 @@ from support.doc_pages import (
 from truenegs_jax import models
 from truenegs_jax.__main__ import MODULES, VERBS
 from truenegs_jax.config.flags import parse_config
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.objectives import soft_regularization
 from truenegs_jax.synonyms import sources
 from truenegs_jax.tasks import task

@@ -19,8 +19,7 @@ from support.mini_wordnet import write_wordnet
 from support.texts import LETTERS
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.batches import batch_at
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
 
 WORDS = ("the", "house", "home", "main", "primary", "swan", "##s", *LETTERS)

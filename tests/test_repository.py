@@ -193,8 +193,13 @@ CHANGES = re.compile(
 COMMANDS = {
   *("main", "__main__", "pretrain.prepare_command", "config.flags"),
   *("runtime.errors", "runtime.cpu", "runtime.distributed", "runtime.paths"),
-  "data.trial",
-  *("data.build", "train.guards", "study.parts", "synonyms.wordnet"),
+  *(
+    "data.build",
+    "data.trial",
+    "train.guards",
+    "study.parts",
+    "synonyms.wordnet",
+  ),
 }
 
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_folder, disk_errors, sync
 

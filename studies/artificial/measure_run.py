@@ -12,8 +12,7 @@ import numpy as np
 from language import Language, read_language, vocabulary
 from scipy import special
 
-from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.objectives.slot_predictions import Options

@@ -29,8 +29,7 @@ from truenegs_jax.config.load import load_config
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data import batches
 from truenegs_jax.data import rows as rows_lib
-from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.objectives.teacher import Outputs, Teacher
 from truenegs_jax.pretrain import plan, start

@@ -16,8 +16,8 @@ from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Blimp
 from truenegs_jax.data import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.data.tokenizer_files import load_tokenizer
-from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import measured, minimal_pairs
 from truenegs_jax.runtime.errors import DataError

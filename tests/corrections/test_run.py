@@ -22,8 +22,7 @@ from truenegs_jax.configs import common, electra_small
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.corrections import rates
 from truenegs_jax.corrections import run as run_lib
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.pretrain import plan

@@ -8,8 +8,7 @@ import pytest
 from support.small_rows import write_texts
 from truenegs_jax.data import batches as batches_lib
 from truenegs_jax.data.rows import FIELDS, open_rows
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError
 
 TOKENIZER = make_tokenizer((*SPECIALS, *"abcdefghij"), lowercase=True)

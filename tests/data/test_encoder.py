@@ -14,8 +14,7 @@ from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data import encoder as encoder_lib
 from truenegs_jax.data import vocabulary as vocabulary_lib
 from truenegs_jax.data.encoder import Encoder
-from truenegs_jax.data.tokenizer import Tokenizer, make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, make_tokenizer
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-ABSÉéß天한я"]
 VOCAB = (

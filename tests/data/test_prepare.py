@@ -42,8 +42,8 @@ from truenegs_jax.data.rows import (
   padding_warning,
   verify_rows,
 )
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.data.tokenizer_files import load_tokenizer
-from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 

@@ -19,8 +19,7 @@ from truenegs_jax.data.rows import (
   read_manifest,
   verify_rows,
 )
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 
 SHARD = "train-00000-0000.tokens.npy"

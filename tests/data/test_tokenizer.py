@@ -18,13 +18,12 @@ from support.tokenizer_files import (
   write_vocabulary,
 )
 from truenegs_jax.data.encoder import Encoder
-from truenegs_jax.data.tokenizer import make_tokenizer, read_tokens
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer, read_tokens
 from truenegs_jax.data.tokenizer_files import (
   find_file,
   load_tokenizer,
   write_tokenizer,
 )
-from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.runtime.errors import InputError
 
 LETTERS = list("abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-")

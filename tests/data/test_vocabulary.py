@@ -11,9 +11,8 @@ from tokenizers import normalizers, pre_tokenizers
 from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data import vocabulary as vocabulary_lib
 from truenegs_jax.data.encoder import Encoder
-from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.data.vocabulary import train_vocabulary
-from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.runtime.errors import InputError
 
 CASES = [(True, True), (False, False), (True, False), (False, True)]

@@ -13,8 +13,7 @@ from truenegs_jax.configs import (
   finetune_own,
   finetune_squad,
 )
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.task_data import parse_options
 from truenegs_jax.runtime.errors import InputError

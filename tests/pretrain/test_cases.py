@@ -12,8 +12,7 @@ from support.small_predictions import (
   random_predictions,
   random_table,
 )
-from truenegs_jax.data.tokenizer import Tokenizer, make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, make_tokenizer
 from truenegs_jax.pretrain import cases
 from truenegs_jax.synonyms.table import SynonymTable
 

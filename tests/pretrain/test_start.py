@@ -73,19 +73,24 @@ def test_a_branch_changes_what_decides_no_array(
   branch_off(tmp_path, c, key, value, is_refused=is_refused)
 
 
-@pytest.mark.parametrize("sources", ["wordnet", "model every=100"])
-@pytest.mark.parametrize("key", ["hard_correction", "sources", "drop_prob"])
-def test_a_branch_keeps_whether_its_state_has_a_table(tmp_path, sources, key):
+@pytest.mark.parametrize(
+  ("sources", "key", "value", "is_refused"),
+  [
+    ("wordnet", "sources", "pairs path=x", False),
+    ("wordnet", "hard_correction", False, False),
+    ("wordnet", "sources", "model", True),
+    ("model every=9", "hard_correction", False, True),
+    ("model every=9", "sources", "model top=20", True),
+    ("model every=9", "sources", "model every=5", False),
+    ("model every=9", "drop_prob", 0.5, False),
+  ],
+)
+def test_a_branch_keeps_the_table_in_its_state(
+  tmp_path, sources, key, value, is_refused
+):
   c = common.get_config()
   c.negatives.sources = sources
-  values = {
-    "hard_correction": False,
-    "sources": "pairs path=x",
-    "drop_prob": 0.5,
-  }
-  is_refused = sources != "wordnet" and key != "drop_prob"
   key = f"negatives.{key}"
-  value = values[key.partition(".")[2]]
   branch_off(tmp_path, c, key, value, is_refused=is_refused)
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.doc_pages import ROOT, write_files
 from support.mini_wordnet import write_wordnet
 from support.texts import LETTERS
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")  # of transformers' Trainer

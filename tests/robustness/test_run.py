@@ -16,8 +16,7 @@ from rich.console import Console
 
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune import run as finetune_run
 from truenegs_jax.finetune.task_data import read_split

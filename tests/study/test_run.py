@@ -14,9 +14,9 @@ from support.small_predictions import random_predictions, random_table
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.tables import Study
 from truenegs_jax.corrections import rates
+from truenegs_jax.corrections.rates import CheckpointRates, find_table_2
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.pretrain.cases import CheckpointRates, find_table_2
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study import parts as parts_lib
 from truenegs_jax.study import run, tables

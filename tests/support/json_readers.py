@@ -10,8 +10,8 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import common
 from truenegs_jax.data.rows import open_rows
 from truenegs_jax.data.sources import open_corpus
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.data.tokenizer_files import load_tokenizer
-from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.finetune import results
 from truenegs_jax.pretrain import export_run
 from truenegs_jax.report import page

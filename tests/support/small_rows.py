@@ -11,8 +11,7 @@ from truenegs_jax.config.sections import Data
 from truenegs_jax.data import build, sources
 from truenegs_jax.data import prepare as prepare_lib
 from truenegs_jax.data.rows import open_rows, read_manifest
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 
 TOKENIZER = make_tokenizer((*SPECIALS, *LETTERS), lowercase=True)
 # Of prepare; set these for units and slices of some small documents.

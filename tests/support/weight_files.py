@@ -14,8 +14,7 @@ from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
 from support.commands import type_line
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights import export_model, find, load, match
 from truenegs_jax.workdir import checkpoints

@@ -5,7 +5,7 @@ import pathlib
 import random
 
 from support import runs
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
 GOOD, BAD = WORDS[:10], WORDS[10:20]

@@ -10,7 +10,7 @@ from tests.support.tokenizer_files import write_vocabulary
 
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.config import flags as flags_lib
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.synonyms import command
 
 WORDS = ("in", "house", "houses", "home", "firm", "stay", "remain")

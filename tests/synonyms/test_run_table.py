@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.config.sections import Data, Negatives
-from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import run_table, sources, wordnet
 from truenegs_jax.synonyms.run_table import ModelTable, TableRequest

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from support.mini_wordnet import write_wordnet
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import sources
 from truenegs_jax.synonyms.table import SynonymTable

@@ -9,8 +9,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.batches import encode, truncated_sizes
 from truenegs_jax.tasks.task import TASKS, EncodedRows, Example

@@ -11,9 +11,8 @@ import pytest
 
 from support.texts import COMPRESSORS
 from support.tokenizer_files import write_files
-from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.data.tokenizer_files import load_tokenizer
-from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks.scoring import question_scores
 from truenegs_jax.tasks.squad import (

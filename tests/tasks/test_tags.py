@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from support import tokenizer_files
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.data.tokenizer_files import load_tokenizer
-from truenegs_jax.data.words import SPECIALS
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks import batches, entities, scoring, tags
 from truenegs_jax.tasks import task as task_lib

@@ -18,9 +18,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tokenizers
 
-from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.tokenizer import MAX_WORD_CHARACTERS, Tokenizer
 from truenegs_jax.data.vocabulary import batch_texts, split_lines
-from truenegs_jax.data.words import MAX_WORD_CHARACTERS
 from truenegs_jax.runtime.errors import InputError
 
 # Of words and their ids, beyond which all are forgotten.

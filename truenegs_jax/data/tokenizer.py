@@ -1,4 +1,4 @@
-"""Encodes text with a vocabulary.
+"""Encodes text with a vocabulary, and checks vocabularies.
 
 The Rust library `tokenizers` encodes, like for tokenizers of transformers; but
 special tokens written in a text, such as "[MASK]", are spelled out in pieces.
@@ -16,10 +16,20 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from truenegs_jax.data.words import MAX_WORD_CHARACTERS, ROLES, SPECIALS
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import DataError, InputError
 
+# Role -> keys of tokenizer_config.json, and usual names of its token.
+ROLES = {
+  "pad": (["pad_token"], ["[PAD]", "<pad>", "<|pad|>", "<|padding|>"]),
+  "unk": (["unk_token"], ["[UNK]", "<unk>", "<|unk|>"]),
+  "cls": (["cls_token", "bos_token"], ["[CLS]", "<s>", "<cls>", "<bos>"]),
+  "sep": (["sep_token", "eos_token"], ["[SEP]", "</s>", "<sep>", "<eos>"]),
+  "mask": (["mask_token"], ["[MASK]", "<mask>", "<|mask|>"]),
+}
+SPECIALS = tuple(names[0] for _, names in ROLES.values())
+# Longer words become [UNK], as in transformers (BERT's TF code allows 200).
+MAX_WORD_CHARACTERS = 100
 VOCABULARY = "vocab.txt"
 JSON = "tokenizer.json"
 CONFIG = "tokenizer_config.json"

@@ -18,6 +18,9 @@ from truenegs_jax.data.tokenizer import (
   ACCENTS,
   CONFIG,
   JSON,
+  MAX_WORD_CHARACTERS,
+  ROLES,
+  SPECIALS,
   VOCABULARY,
   WHITE,
   Tokenizer,
@@ -26,15 +29,14 @@ from truenegs_jax.data.tokenizer import (
   normalize,
 )
 from truenegs_jax.data.trial import try_tokenizer
-from truenegs_jax.data.words import MAX_WORD_CHARACTERS, ROLES, SPECIALS
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import FAILING, InputError
 from truenegs_jax.runtime.paths import is_hub_name, join_inside, open_path
 
 FILES = [VOCABULARY, JSON]
+ADDED = "added_tokens.json"
 # Those that a tokenizer.json needs beside it, and of a model on the hub.
 SETTINGS = ["config.json", "special_tokens_map.json", CONFIG]
-ADDED = "added_tokens.json"
 HUB_FILES = [*FILES, *SETTINGS, ADDED]
 MAX_VALUES = 2**22  # of a tokenizer.json; Gemma's has 2 million
 FIX = "Use the original files of the tokenizer."
@@ -133,6 +135,19 @@ def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> list[str]:
   return [*tokenizer.files]
 
 
+def _download(name: str) -> pathlib.Path:
+  from huggingface_hub import snapshot_download  # slow to import
+
+  try:
+    return pathlib.Path(snapshot_download(name, allow_patterns=HUB_FILES))
+  except Exception as error:  # the library raises many kinds of errors
+    raise InputError(
+      f"data.vocab={name!r} is no file or folder, and downloading it from the"
+      f" hub failed ({type(error).__name__}). Run `hf download {name}"
+      " --local-dir FOLDER` elsewhere, and set --config.data.vocab=FOLDER."
+    ) from error
+
+
 def _read_entries(path: pathlib.Path) -> list[str]:
   """Returns the entries of a vocab.txt, without white space at their ends."""
   try:
@@ -165,6 +180,39 @@ def _add_tokens(tokenizer: Tokenizer, folder: pathlib.Path) -> Tokenizer:
     ) from error
 
 
+def _read_added_tokens(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """Reads the tokens beside a vocab.txt that users added, sorted by id.
+
+  transformers finds them in a text before it splits the text into words.
+  """
+  plain = {"special": False, **dict.fromkeys(FLAGS, False)}
+  added: dict[str, Any] = {}
+  with _read_beside(folder, ADDED) as ids:
+    for name, i in ids.items():
+      added[name] = {**plain, "normalized": True, "id": int(i)}
+  with _read_beside(folder, CONFIG) as config:
+    for i, token in config.get("added_tokens_decoder", {}).items():
+      flags = {name: bool(token.get(name)) for name in plain}
+      added[token["content"]] = {**flags, "id": int(i)}
+  by_id = sorted(added.items(), key=lambda item: item[1]["id"])
+  return [{**token, "content": name} for name, token in by_id]
+
+
+def _is_bert(content: Json) -> bool:
+  """Whether a tokenizer is BERT's, whatever it does to case and accents."""
+  vocab = content["model"]["vocab"]
+  parts = [(content.get(name, {}), own) for name, own in BERT.items()]
+  return (
+    isinstance(vocab, dict)
+    and vocab.keys() >= {*SPECIALS}
+    and all(x is not None and {**x, **own} == {**own, **x} for x, own in parts)
+    and all(
+      token["special"] and token["content"] in vocab
+      for token in content.get("added_tokens") or ()
+    )
+  )
+
+
 def _check_options(
   normalizer: Json, path: pathlib.Path, options: Mapping[str, bool]
 ) -> None:
@@ -178,6 +226,51 @@ def _check_options(
         f"data: {name}={value} differs from {name}={own[name]} in '{path}'. Set"
         " --config.data.lowercase or --config.data.accents to its value, or use"
         " another vocabulary."
+      )
+
+
+@contextlib.contextmanager
+def _read_beside(folder: pathlib.Path, name: str) -> Iterator[Json]:
+  """Yields the JSON object of a folder's file; {} if there is no such file."""
+  if (folder / name).exists():
+    path = join_inside(folder, name)
+    with files.read_json(path, InputError, FIX) as values:
+      yield values
+  else:
+    yield {}
+
+
+def _name_roles(content: Json, config: Json) -> dict[str, str]:
+  """Returns the name of the token of each role; "" for none."""
+  if not content["model"]["vocab"]:
+    raise ValueError("no entries")
+  added = {token["content"] for token in content.get("added_tokens") or ()}
+  others = {"unk": content["model"].get("unk_token")}
+  names = {}
+  for role, (keys, usual) in ROLES.items():
+    given = [config.get(key) for key in keys]
+    named = [x["content"] if isinstance(x, dict) else x for x in given]
+    known = (name for name in usual if name in added)
+    names[role] = next(filter(None, [*named, others.get(role), *known]), "")
+  # Where text gets a token on one side only, it gets it on both.
+  names["cls"] = names["cls"] or names["sep"]
+  names["sep"] = names["sep"] or names["cls"]
+  return names
+
+
+def _check_roles(names: dict[str, str], path: pathlib.Path) -> None:
+  """Raises InputError if a role has no token, or that of another."""
+  fix = "in a tokenizer_config.json beside it; a new token is added"
+  for role in ("mask", "pad", "cls", "sep"):
+    if not names[role]:
+      raise InputError(
+        f"data.vocab: '{path}' has no {role} token. Name a {role}_token {fix}."
+      )
+  for one, other in itertools.combinations(("pad", "mask", "sep", "cls"), 2):
+    if names[one] == names[other] and one != "sep":
+      raise InputError(
+        f"data.vocab: '{path}' has one token for {one} and {other},"
+        f" {names[one]!r}. Name another {one}_token {fix}."
       )
 
 
@@ -225,94 +318,3 @@ def _define(content: Json, names: dict[str, str], num_rows: int) -> Tokenizer:
     **{role: ids.get(name, -1) for role, name in names.items()},
     definition=json.dumps(complete, ensure_ascii=False),
   )
-
-
-def _download(name: str) -> pathlib.Path:
-  from huggingface_hub import snapshot_download  # slow to import
-
-  try:
-    return pathlib.Path(snapshot_download(name, allow_patterns=HUB_FILES))
-  except Exception as error:  # the library raises many kinds of errors
-    raise InputError(
-      f"data.vocab={name!r} is no file or folder, and downloading it from the"
-      f" hub failed ({type(error).__name__}). Run `hf download {name}"
-      " --local-dir FOLDER` elsewhere, and set --config.data.vocab=FOLDER."
-    ) from error
-
-
-def _name_roles(content: Json, config: Json) -> dict[str, str]:
-  """Returns the name of the token of each role; "" for none."""
-  if not content["model"]["vocab"]:
-    raise ValueError("no entries")
-  added = {token["content"] for token in content.get("added_tokens") or ()}
-  others = {"unk": content["model"].get("unk_token")}
-  names = {}
-  for role, (keys, usual) in ROLES.items():
-    given = [config.get(key) for key in keys]
-    named = [x["content"] if isinstance(x, dict) else x for x in given]
-    known = (name for name in usual if name in added)
-    names[role] = next(filter(None, [*named, others.get(role), *known]), "")
-  # Where text gets a token on one side only, it gets it on both.
-  names["cls"] = names["cls"] or names["sep"]
-  names["sep"] = names["sep"] or names["cls"]
-  return names
-
-
-def _check_roles(names: dict[str, str], path: pathlib.Path) -> None:
-  """Raises InputError if a role has no token, or that of another."""
-  fix = "in a tokenizer_config.json beside it; a new token is added"
-  for role in ("mask", "pad", "cls", "sep"):
-    if not names[role]:
-      raise InputError(
-        f"data.vocab: '{path}' has no {role} token. Name a {role}_token {fix}."
-      )
-  for one, other in itertools.combinations(("pad", "mask", "sep", "cls"), 2):
-    if names[one] == names[other] and one != "sep":
-      raise InputError(
-        f"data.vocab: '{path}' has one token for {one} and {other},"
-        f" {names[one]!r}. Name another {one}_token {fix}."
-      )
-
-
-def _is_bert(content: Json) -> bool:
-  """Whether a tokenizer is BERT's, whatever it does to case and accents."""
-  vocab = content["model"]["vocab"]
-  parts = [(content.get(name, {}), own) for name, own in BERT.items()]
-  return (
-    isinstance(vocab, dict)
-    and vocab.keys() >= {*SPECIALS}
-    and all(x is not None and {**x, **own} == {**own, **x} for x, own in parts)
-    and all(
-      token["special"] and token["content"] in vocab
-      for token in content.get("added_tokens") or ()
-    )
-  )
-
-
-@contextlib.contextmanager
-def _read_beside(folder: pathlib.Path, name: str) -> Iterator[Json]:
-  """Yields the JSON object of a folder's file; {} if there is no such file."""
-  if (folder / name).exists():
-    path = join_inside(folder, name)
-    with files.read_json(path, InputError, FIX) as values:
-      yield values
-  else:
-    yield {}
-
-
-def _read_added_tokens(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Reads the tokens beside a vocab.txt that users added, sorted by id.
-
-  transformers finds them in a text before it splits the text into words.
-  """
-  plain = {"special": False, **dict.fromkeys(FLAGS, False)}
-  added: dict[str, Any] = {}
-  with _read_beside(folder, ADDED) as ids:
-    for name, i in ids.items():
-      added[name] = {**plain, "normalized": True, "id": int(i)}
-  with _read_beside(folder, CONFIG) as config:
-    for i, token in config.get("added_tokens_decoder", {}).items():
-      flags = {name: bool(token.get(name)) for name in plain}
-      added[token["content"]] = {**flags, "id": int(i)}
-  by_id = sorted(added.items(), key=lambda item: item[1]["id"])
-  return [{**token, "content": name} for name, token in by_id]

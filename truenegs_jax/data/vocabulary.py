@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from truenegs_jax.data.words import MAX_WORD_CHARACTERS, SPECIALS
+from truenegs_jax.data.tokenizer import MAX_WORD_CHARACTERS, SPECIALS
 from truenegs_jax.runtime.errors import InputError
 
 if TYPE_CHECKING:

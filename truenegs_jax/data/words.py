@@ -21,17 +21,6 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import decoders
 
-# Role -> keys of tokenizer_config.json, and usual names of its token.
-ROLES = {
-  "pad": (["pad_token"], ["[PAD]", "<pad>", "<|pad|>", "<|padding|>"]),
-  "unk": (["unk_token"], ["[UNK]", "<unk>", "<|unk|>"]),
-  "cls": (["cls_token", "bos_token"], ["[CLS]", "<s>", "<cls>", "<bos>"]),
-  "sep": (["sep_token", "eos_token"], ["[SEP]", "</s>", "<sep>", "<eos>"]),
-  "mask": (["mask_token"], ["[MASK]", "<mask>", "<|mask|>"]),
-}
-SPECIALS = tuple(names[0] for _, names in ROLES.values())
-# Longer words become [UNK], as in transformers (BERT's TF code allows 200).
-MAX_WORD_CHARACTERS = 100
 MARKS = ("##", "Ġ", "▁")
 NO_TEXT = "\ufffd"  # for bytes that are only a part of a character
 Row = tuple[str, str, int, int]  # text, word, class, edges

@@ -76,17 +76,16 @@ def electra_terms(
   >>> value, grads = jax.jit(jax.value_and_grad(loss))(params, batch, aux)
 
   The losses are sums, which the training step divides by their counts, once,
-  over the global batch: those of `mlm.slot_terms`; `detect` over all real
-  tokens; `soft` over all slots (Zhang et al. 2023, equation 3), if it is
-  weighted, and always in evaluation; and `sentence` over all real tokens
-  (section 5), if it is weighted.
+  over the global batch: those of `mlm.slot_terms`; `detect`, the binary
+  cross-entropy of the discriminator, over the real tokens; `soft` over all
+  slots (Zhang et al. 2023, equation 3), if it is weighted, and always in
+  evaluation; and `sentence` over all real tokens (section 5), if weighted.
 
   Args:
     params: of `model`, an unbound module with the methods of `ElectraPair`.
     batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
     keys_B: one typed key per row (`rng.row_keys`).
-    aux: the synonym table or the parameters of a teacher, and `edges_V`
-      where needed.
+    aux: the table or a teacher's parameters, and `edges_V`, where needed.
     model: the networks.
     options: the recipe.
     train: turns dropout on, and leaves out what only evaluation reports.

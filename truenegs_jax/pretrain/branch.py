@@ -20,12 +20,11 @@ NETWORKS = (
   *("config.generator.multiplier", "config.generator.sizes"),
   *("config.model.sharing", "fingerprints.vocabulary"),
 )
-
-
-def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
-  """Returns workdir and step, None for the newest, that `branch` names."""
-  path = open_path("branch", branch)
-  return files.parse_run_path(path) or (path, None)
+# Those that decide the size of a table of synonyms in a state.
+TABLE = (
+  *("config.negatives.sources", "config.negatives.hard_correction"),
+  *("config.negatives.smoothing", "config.negatives.discriminator_label"),
+)
 
 
 def copy_branch(
@@ -44,8 +43,8 @@ def copy_branch(
     if saved["config"]["model"]["backbone"] == "modern":  # its are rotary
       changes = [x for x in changes if x.key != "config.model.max_positions"]
     decisive = NETWORKS
-    if _keeps_table(saved["config"]) != _keeps_table(description["config"]):
-      decisive = *NETWORKS, "config.negatives."
+    if _table_width(saved["config"]) != _table_width(description["config"]):
+      decisive = NETWORKS + TABLE
     if changed := [str(x) for x in changes if _decides_arrays(x, decisive)]:
       raise CheckpointError(
         f"The state of '{branch}' has other arrays. Differences"
@@ -58,11 +57,19 @@ def copy_branch(
     checkpoints.save(step, state, own, wait=True)
 
 
-def _keeps_table(values: Mapping[str, Any]) -> bool:
-  """Returns whether the state of a run with this config has a table."""
+def find_branch(branch: str) -> tuple[pathlib.Path, int | None]:
+  """Returns workdir and step, None for the newest, that `branch` names."""
+  path = open_path("branch", branch)
+  return files.parse_run_path(path) or (path, None)
+
+
+def _table_width(values: Mapping[str, Any]) -> int:
+  """Returns how many synonyms a token has in a state's table; 0 for none."""
   config = PretrainConfig.read(values)
-  request = run_table.make_request(config.negatives, config.data)
-  return config.negatives.needs_table and request.model is not None
+  if not config.negatives.needs_table:
+    return 0
+  model = run_table.make_request(config.negatives, config.data).model
+  return model.top if model else 0
 
 
 def _decides_arrays(change: files.Change, decisive: tuple[str, ...]) -> bool:

@@ -14,6 +14,7 @@ from truenegs_jax.config.sections import REQUIRED, Negatives, PretrainConfig
 from truenegs_jax.data.sources import describe_sources
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking
+from truenegs_jax.pretrain import plan
 from truenegs_jax.pretrain.open_teacher import OpenTeacher
 from truenegs_jax.pretrain.plan import Inputs, Run
 from truenegs_jax.runtime import errors, progress
@@ -82,6 +83,15 @@ def row_flops(run: Run, parts: int = 1) -> float:
   return parts * passes
 
 
+def mean_row_flops(run: Run) -> float:
+  """Counts the operations of a row, on average over all steps."""
+  four = run.config.short_rows
+  two = min(four / 2, 1 - four)
+  shares = four, two, 1 - four - two
+  pairs = zip(shares, plan.PARTS, strict=True)
+  return sum(share * row_flops(run, n) for share, n in pairs if share)
+
+
 def role_flops(
   run: Run, model: pretrain.Model, role: str, length: int
 ) -> float:
@@ -127,7 +137,7 @@ def report_lines(
   muon = ""
   if o.muon_lr:
     muon = f", Muon for matrices of layers, peak {o.muon_lr:g}"
-  flops = row_flops(run)
+  flops = mean_row_flops(run)
   rows = c.steps * c.batch_size
   steps = f"{c.steps:,}"
   if c.minutes:

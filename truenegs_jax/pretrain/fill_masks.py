@@ -27,30 +27,6 @@ class MaskFill(NamedTuple):
   probabilities: list[float]
 
 
-def encode_sentences(
-  tokenizer: Tokenizer, sentences: Sequence[str], *, max_length: int
-) -> list[list[int]]:
-  """Encodes sentences; the first [MASK] of each becomes the mask token."""
-  rows = []
-  for sentence in sentences:
-    # The tokenizer encodes the text "[MASK]" as text, not as the mask token.
-    before, mask, after = sentence.partition(MASK_TEXT)
-    if not mask:
-      raise InputError(
-        f"eval.sentences: {sentence!r} has no {MASK_TEXT}. Add one or remove"
-        " the sentence."
-      )
-    ids = tokenizer.encode_lines([before.rstrip(), after])
-    row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
-    if len(row) > max_length:
-      raise InputError(
-        f"eval.sentences: {sentence!r} has {len(row)} tokens, and the model"
-        f" takes at most {max_length}. Use a shorter sentence."
-      )
-    rows.append(row)
-  return rows
-
-
 def fill_masks(
   model: Model,
   params: Mapping[str, Any],
@@ -102,3 +78,27 @@ def make_fills_table(fills: Sequence[MaskFill]) -> Table:
     likeliest = ", ".join(f"{token} {p:.0%}" for token, p in pairs)
     rows.append({"sentence": fill.sentence, "likeliest tokens": likeliest})
   return Table("Predictions for [MASK]", rows)
+
+
+def encode_sentences(
+  tokenizer: Tokenizer, sentences: Sequence[str], *, max_length: int
+) -> list[list[int]]:
+  """Encodes sentences; the first [MASK] of each becomes the mask token."""
+  rows = []
+  for sentence in sentences:
+    # The tokenizer encodes the text "[MASK]" as text, not as the mask token.
+    before, mask, after = sentence.partition(MASK_TEXT)
+    if not mask:
+      raise InputError(
+        f"eval.sentences: {sentence!r} has no {MASK_TEXT}. Add one or remove"
+        " the sentence."
+      )
+    ids = tokenizer.encode_lines([before.rstrip(), after])
+    row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
+    if len(row) > max_length:
+      raise InputError(
+        f"eval.sentences: {sentence!r} has {len(row)} tokens, and the model"
+        f" takes at most {max_length}. Use a shorter sentence."
+      )
+    rows.append(row)
+  return rows

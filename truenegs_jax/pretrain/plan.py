@@ -20,8 +20,8 @@ from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data import tokenizer_files
 from truenegs_jax.data.rows import Rows
-from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.words import SPECIALS, read_words
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
+from truenegs_jax.data.words import read_words
 from truenegs_jax.models import attention as attention_lib
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.models.attention import XLA, Implementation
@@ -435,10 +435,9 @@ def find_tokenizer(data: Data, *, download: bool = False) -> Tokenizer:
   file = path if path.is_file() else tokenizer_files.find_file(path)
   if data.vocab != "train" and (file or download):
     return tokenizer_files.build_tokenizer(data, str(file or data.vocab))
-  specials = SPECIALS
-  words = (f"word{i}" for i in range(data.vocab_size - len(specials)))
+  words = (f"word{i}" for i in range(data.vocab_size - len(SPECIALS)))
   return tokenizer_lib.make_tokenizer(
-    [*specials, *words],
+    [*SPECIALS, *words],
     lowercase=data.lowercase,
     strip_accents=tokenizer_lib.ACCENTS[data.accents],
   )

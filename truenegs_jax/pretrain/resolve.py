@@ -30,8 +30,8 @@ def resolve_config(
   """Fills in what the config leaves to its weights; checks it.
 
   A run that resumes, or branches, from a checkpoint with the config `saved`
-  needs no weights, and one that resumes has its table of synonyms, too. A dry
-  run needs neither.
+  needs no weights. If it resumes and so `has_table`, it needs no sources of
+  synonyms. A dry run needs neither.
   """
   config = replace_init(config, weights, saved=saved)
   check(config)

@@ -162,6 +162,9 @@ class Training:
     self._config = started.run.config
     self._mesh = started.run.mesh
     self._first_step = int(started.state.step)
+    parts = started.train_steps
+    self._row_flops = {n: describe.row_flops(started.run, n) for n in parts}
+    self._flops = 0.0  # of a row, summed over steps
     size = self._config.batch_size
     self._slice: dict[str, Any] = {
       "batch_size": size,
@@ -203,6 +206,7 @@ class Training:
     seed = self._config.seed
     batch = batches_lib.batch_at(rows, done, seed=seed, **self._slice)
     parts = plan.count_parts(self._config, self.schedule_step)
+    self._flops += self._row_flops[parts]
     short_rows = batches_lib.split_rows(batch, parts)
     on_device = sharding.shard_batch(short_rows, self._mesh)
     train_step = started.train_steps[parts]
@@ -215,11 +219,10 @@ class Training:
     """Writes a record of training, with speed and memory."""
     done = record["step"]
     kind = self._mesh.devices.flat[0].device_kind
-    parts = plan.count_parts(self._config, self.schedule_step)
     record |= metrics.throughput_fields(
       self._config.batch_size / self._clock.secs_per_step(done),
       tokens=record["row_tokens"],
-      flops=describe.row_flops(self._started.run, parts),
+      flops=self._flops / max(done - self._first_step, 1),
       devices=self._mesh.devices.size,
       peak=metrics.peak_flops(kind, self._config.model.dtype),
     )

@@ -13,8 +13,7 @@ from typing import Any
 from tokenizers import decoders, processors
 
 from truenegs_jax.data import tokenizer as tokenizer_lib
-from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.weights import hf_names

@@ -13,8 +13,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.data.words import ROLES
+from truenegs_jax.data.tokenizer import ROLES, Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib

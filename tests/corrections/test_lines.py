@@ -1,4 +1,4 @@
-"""Tests reading of lines, and that predictions depend only on the line."""
+"""Predictions depend only on the line, and stay inside a document."""
 
 import dataclasses
 import types
@@ -9,8 +9,7 @@ import pytest
 
 from support import tiny
 from truenegs_jax.corrections import lines as lines_lib
-from truenegs_jax.data.tokenizer import make_tokenizer
-from truenegs_jax.data.words import SPECIALS
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.pretrain import predict_slots
