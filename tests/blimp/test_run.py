@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from support import runs, tokenizer_files
+from support import runs
 from support.texts import LETTERS
 from support.weight_files import random_params, write_export
 from truenegs_jax.blimp import run as run_lib
@@ -17,7 +17,6 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import Blimp
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import SPECIALS
-from truenegs_jax.data.tokenizer_files import load_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import measured, minimal_pairs
 from truenegs_jax.runtime.errors import DataError
@@ -169,17 +168,6 @@ def test_other_records_are_refused(exports, tmp_path, record, message):
   path = write_lines(tmp_path / "pairs.jsonl", [PAIR, record])
   with pytest.raises(DataError, match=f"pairs.jsonl:2: {message}"):
     score(path, init=exports / "bert")
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
-def test_pieces_know_their_words_with_every_tokenizer(kind, tmp_path):
-  file = tokenizer_files.write_files(tmp_path, kind)
-  tokenizer = load_tokenizer(str(file), lowercase=False)
-  sentence = ["Swancrane", "the", "swimsflies", "a.", "grebe"]
-  [(ids, words)] = tokenizer.encode_words([sentence])
-  for i, word in enumerate(sentence):
-    own = [x for x, number in zip(ids, words, strict=True) if number == i]
-    assert own == tokenizer.encode(word if i == 0 else f" {word}")
 
 
 @pytest.mark.usefixtures("one_device")

@@ -43,11 +43,6 @@ def split_documents(arrays):
   return documents
 
 
-def text_tokens(arrays):
-  """Returns the tokens of all rows without special tokens."""
-  return arrays[0][arrays[0] >= FIRST]
-
-
 def document_spans(documents):
   """Returns the first id of each document and the id after the last."""
   ends = FIRST + np.cumsum([sum(lengths) for _, lengths in documents])
@@ -80,7 +75,8 @@ def test_rows_have_the_layout_and_the_text(name, length, longest):
   assert origins == sorted(origins) and {*origins} == {*range(1, 13)}
   assert fields["documents"].max() == 1 or name == "packed"
   assert not fields["types"].any() or name == "electra"
-  np.testing.assert_array_equal(text_tokens(arrays), make_text(documents))
+  text_T = arrays[0][arrays[0] >= FIRST]
+  np.testing.assert_array_equal(text_T, make_text(documents))
   # Lines and documents without tokens are ignored.
   sparse = [(99, [])]
   for number, lengths in documents:
@@ -186,4 +182,3 @@ def test_a_packed_row_has_at_most_255_documents():
   documents = [(n, [1]) for n in range(600)]
   arrays = build(documents, length=1024, name="packed")
   assert arrays[2].max(axis=1).tolist() == [255, 255, 90]
-  np.testing.assert_array_equal(text_tokens(arrays), make_text(documents))

@@ -20,7 +20,7 @@ from truenegs_jax.data.rows import (
   verify_rows,
 )
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 
 SHARD = "train-00000-0000.tokens.npy"
 
@@ -129,15 +129,13 @@ def test_opening_reports_what_is_cut_missing_or_a_pickle(folder):
 
 def test_an_endless_file_is_not_read(folder):
   path = folder / SHARD
-  damaged = f"damaged or missing files: {SHARD}"
-  for make, message in (
-    (lambda: os.mkfifo(path), damaged),  # a read would wait forever
-    (lambda: path.symlink_to("/dev/zero"), "leads out of the folder"),
-    (lambda: path.touch() or os.truncate(path, 2**42), damaged),  # 4 TB
+  for make in (
+    lambda: os.mkfifo(path),  # a read would wait forever
+    lambda: path.touch() or os.truncate(path, 2**42),  # 4 TB
   ):
     path.unlink()
     make()
-    with pytest.raises((DataError, InputError), match=message):
+    with pytest.raises(DataError, match=f"damaged or missing files: {SHARD}"):
       verify_rows(folder)
 
 

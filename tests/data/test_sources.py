@@ -1,6 +1,5 @@
 """Corpora: specs, files, mixtures, units, identity, data sets and buckets."""
 
-import contextlib
 import io
 import json
 import os
@@ -51,18 +50,13 @@ class FakeWordNet:
     )
 
   def open(self, name):
-    return contextlib.closing(io.StringIO(name))
+    return io.StringIO(name)
 
 
-def write_documents(folder, name: str, sizes) -> list[str]:
-  """Writes documents of these sizes in bytes; not ASCII for multiples of 3."""
-  texts = []
-  for i, size in enumerate(sizes):
-    start = f"{name[0]}{i} "
-    wide = (size - len(start)) // 3 if size % 3 == 0 else 0
-    texts.append(start + "x" * (size - len(start) - 3 * wide) + "語" * wide)
-  (folder / name).write_text("\n\n".join(texts), encoding="utf-8")
-  return texts
+def write_documents(folder, name: str, sizes) -> None:
+  """Writes documents of these sizes in bytes."""
+  texts = [f"{name[0]}{i} ".ljust(size, "x") for i, size in enumerate(sizes)]
+  (folder / name).write_text("\n\n".join(texts))
 
 
 def save(texts, folder, **options) -> str:
@@ -315,38 +309,34 @@ def test_buckets_give_the_documents_of_local_files(
   monkeypatch.setenv("HOME", str(tmp_path / "home"))
   with bucket_servers.serve(scheme) as server:
     bucket_servers.connect(monkeypatch, scheme, server.port)
-    check_bucket(scheme, tmp_path)
-
-
-def check_bucket(scheme, tmp_path):
-  name = f"b-{abs(hash(str(tmp_path))):x}"
-  url = f"{scheme}://{name}"
-  system = fsspec.filesystem(scheme)
-  system.mkdir(name)
-  texts = make_texts(30)
-  files = {f"wiki/t{x}": form(texts) for x, form in FORMATTERS.items()}
-  for suffix, pack in COMPRESSORS.items():
-    files[f"wiki/sub/c.txt{suffix}"] = pack("\n\n".join(texts).encode())
-  files |= {"wiki/.hidden.txt": b"no", "wiki/README.md": b"no"}
-  files |= {"wiki/.old/a.txt": b"old", "wiki/.old/.b.txt": b"no"}
-  for name, data in files.items():
-    system.pipe(f"{url}/{name}", data)
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_bytes(data)
-  hidden = "wiki/.old", "wiki/.old/*.txt", "wiki/*/*.txt*", "wiki/.hid*"
-  for where in ("wiki", "wiki/t*", *hidden, "wiki/README.md"):
-    corpus = open_corpus(f"{url}/{where}")
-    local = open_corpus(f"{tmp_path}/{where}")
-    assert list(corpus) == list(local) != []
-    [there], [local] = corpus.identity(), local.identity()
-    assert [x[:2] for x in there["files"]] == [x[:2] for x in local["files"]]
-  identity = corpus.identity()
-  system.pipe(f"{url}/wiki/README.md", b"new")
-  with pytest.raises(DataError, match="changed while it was read"):
-    corpus.check_unchanged(identity)
-  for missing, message in (
-    (f"{scheme}://no-such-bucket/a.txt", "Correct the name"),
-    (f"{url}/none/*", "is no file.* no glob with"),
-  ):
-    with pytest.raises(UnavailableError, match=message):
-      open_corpus(missing)
+    name = f"b-{abs(hash(str(tmp_path))):x}"
+    url = f"{scheme}://{name}"
+    system = fsspec.filesystem(scheme)
+    system.mkdir(name)
+    texts = make_texts(30)
+    files = {f"wiki/t{x}": form(texts) for x, form in FORMATTERS.items()}
+    for suffix, pack in COMPRESSORS.items():
+      files[f"wiki/sub/c.txt{suffix}"] = pack("\n\n".join(texts).encode())
+    files |= {"wiki/.hidden.txt": b"no", "wiki/README.md": b"no"}
+    files |= {"wiki/.old/a.txt": b"old", "wiki/.old/.b.txt": b"no"}
+    for name, data in files.items():
+      system.pipe(f"{url}/{name}", data)
+      (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+      (tmp_path / name).write_bytes(data)
+    hidden = "wiki/.old", "wiki/.old/*.txt", "wiki/*/*.txt*", "wiki/.hid*"
+    for where in ("wiki", "wiki/t*", *hidden, "wiki/README.md"):
+      corpus = open_corpus(f"{url}/{where}")
+      local = open_corpus(f"{tmp_path}/{where}")
+      assert list(corpus) == list(local) != []
+      [there], [local] = corpus.identity(), local.identity()
+      assert [x[:2] for x in there["files"]] == [x[:2] for x in local["files"]]
+    identity = corpus.identity()
+    system.pipe(f"{url}/wiki/README.md", b"new")
+    with pytest.raises(DataError, match="changed while it was read"):
+      corpus.check_unchanged(identity)
+    for missing, message in (
+      (f"{scheme}://no-such-bucket/a.txt", "Correct the name"),
+      (f"{url}/none/*", "is no file.* no glob with"),
+    ):
+      with pytest.raises(UnavailableError, match=message):
+        open_corpus(missing)

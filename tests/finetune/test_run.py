@@ -30,16 +30,6 @@ from truenegs_jax.train import optim, sharding
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
-@pytest.fixture(scope="module")
-def vocab(tmp_path_factory):
-  return word_task.write_vocabulary(tmp_path_factory.mktemp("vocab"))
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-  return word_task.write_files(tmp_path_factory.mktemp("task"))
-
-
 def change_config(c, changes):
   """Changes values; names are keys of `finetune`, or SECTION__KEY."""
   for name, value in changes.items():
@@ -47,10 +37,11 @@ def change_config(c, changes):
     c[section or "finetune"][key] = value
 
 
-def own_config(vocab, folder, **changes):
+def own_config(learned, **changes):
   """Makes a config of the task of words for a run of a few steps."""
   c = finetune_own.get_config()
-  c.update_from_flattened_dict(word_task.config_values(vocab, folder))
+  values = word_task.config_values(learned.root / "vocab.txt", learned.root)
+  c.update_from_flattened_dict(values)
   f = c.finetune
   f.seeds, f.epochs, f.export, f.layer_decay = 1, 0.2, "none", 1.0
   change_config(c, changes)
@@ -148,7 +139,7 @@ def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):
 
 
 def test_nonfinite_gradients_fail_only_their_run(
-  vocab, files, tmp_path, monkeypatch
+  shared_finetuning, tmp_path, monkeypatch
 ):
   make_params = start.Start.make_params
 
@@ -160,7 +151,7 @@ def test_nonfinite_gradients_fail_only_their_run(
     return params
 
   monkeypatch.setattr(start.Start, "make_params", break_seed_0)
-  c = own_config(vocab, files, seeds=2, export="all")
+  c = own_config(shared_finetuning, seeds=2, export="all")
   code, text = run(c, tmp_path)
   broken, other = (results.load(tmp_path, "own", seed) for seed in (0, 1))
   assert "not finite" in broken.failure
@@ -172,10 +163,10 @@ def test_nonfinite_gradients_fail_only_their_run(
 
 @pytest.mark.slow
 def test_meshes_and_micro_batches_give_the_same_losses(
-  vocab, files, tmp_path, monkeypatch
+  shared_finetuning, tmp_path, monkeypatch
 ):
   def train(**changes):
-    c = own_config(vocab, files, epochs=0.3, **changes)
+    c = own_config(shared_finetuning, epochs=0.3, **changes)
     c.model.dropout = 0.1
     c.log.every_steps = 1
     workdir = tmp_path / json.dumps(changes)
@@ -191,33 +182,31 @@ def test_meshes_and_micro_batches_give_the_same_losses(
 
 
 def test_two_models_are_compared_on_the_same_examples(
-  shared_finetuning, vocab, files, tmp_path
+  shared_finetuning, tmp_path
 ):
   against = str(shared_finetuning.workdir)
-  _, text = run(own_config(vocab, files, seeds=2, against=against), tmp_path)
+  c = own_config(shared_finetuning, seeds=2, against=against)
+  _, text = run(c, tmp_path)
   [row] = read_results(tmp_path)["compared"]["own"]
   assert row["difference"] < -20 and row["high"] < 0
   assert "paired bootstrap" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("content", ["{", '{"task": "own"}'])
-def test_rejects_damaged_results(fine_tuned_run, content):
+def test_rejects_damaged_results(fine_tuned_run):
   path = fine_tuned_run.workdir / "own" / "seed-0" / "result.json"
-  path.write_text(content)
+  path.write_text('{"task": "own"}')
   with pytest.raises(CheckpointError, match="own/seed-0' and run the same"):
     run(learned_config(fine_tuned_run), fine_tuned_run.workdir)
 
 
-def open_tiny(c, vocab):
-  """Opens a tiny network drawn at random."""
-  c.model.variant, c.data.vocab = "tiny", str(vocab)
-  return start.resolve(parse_options(c.to_dict()), print)
-
-
-def test_learning_rates_follow_schedule_and_layer_decay(vocab, monkeypatch):
+def test_learning_rates_follow_schedule_and_layer_decay(
+  shared_finetuning, monkeypatch
+):
   c = finetune_glue.get_config("rte")
+  c.model.variant = "tiny"
+  c.data.vocab = f"{shared_finetuning.root}/vocab.txt"
   monkeypatch.setattr(optim, "EPSILON", 1e-30)
-  initial = open_tiny(c, vocab)
+  initial = start.resolve(parse_options(c.to_dict()), print)
   model = initial.make_model(TASKS["rte"])
   tx, schedule = loop.make_optimizer(initial.options, model, 100)
   assert float(schedule(0)) == float(schedule(100)) == 0
@@ -244,7 +233,7 @@ def test_learning_rates_follow_schedule_and_layer_decay(vocab, monkeypatch):
   np.testing.assert_allclose(np.array(below) / head, expected, rtol=1e-5)
 
 
-def test_writes_submissions_for_glue(vocab, tmp_path):
+def test_writes_submissions_for_glue(shared_finetuning, tmp_path):
   folder = tmp_path / "glue" / "RTE"
   folder.mkdir(parents=True)
   labels = "entailment", "not_entailment"
@@ -257,7 +246,7 @@ def test_writes_submissions_for_glue(vocab, tmp_path):
     (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
   c = finetune_glue.get_config("rte")
   c.update_from_flattened_dict(runs.ONE_LAYER)
-  c.data.vocab = str(vocab)
+  c.data.vocab = f"{shared_finetuning.root}/vocab.txt"
   change_config(c, {"data": str(folder.parent), "seeds": 2, "epochs": 1.0})
   change_config(c, {"predict_test": True, "export": "none"})
   run(c, tmp_path / "work")
@@ -303,9 +292,9 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
   ],
 )
 def test_rejects_bad_input_and_names_it(
-  vocab, files, tmp_path, changes, error, message
+  shared_finetuning, tmp_path, changes, error, message
 ):
-  c = own_config(vocab, files, **changes)
+  c = own_config(shared_finetuning, **changes)
   with pytest.raises(error, match=message):
     run(c, tmp_path)
   assert not (tmp_path / "own").exists()

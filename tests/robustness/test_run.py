@@ -8,7 +8,6 @@ import re
 import shutil
 
 import datasets
-import jax
 import nltk
 import numpy as np
 import pytest
@@ -16,11 +15,10 @@ from rich.console import Console
 
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
-from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.finetune import results
 from truenegs_jax.finetune import run as finetune_run
 from truenegs_jax.finetune.task_data import read_split
-from truenegs_jax.models import pretrain
 from truenegs_jax.robustness import model as model_lib
 from truenegs_jax.robustness import run as run_lib
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
@@ -193,18 +191,6 @@ def test_wrong_configs_are_refused(config, tmp_path, key, value, message):
   with pytest.raises(TrueNegsError, match=message):
     run(config, tmp_path / "out")
   assert not (tmp_path / "out").exists()
-
-
-def test_models_without_a_head_for_questions_are_refused(config, tmp_path):
-  tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
-  bert = pretrain.make_bert(vocab_size=len(tokenizer.vocab), variant="tiny")
-  shapes = pretrain.param_shapes(bert)
-  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  (tmp_path / "bert").mkdir()
-  export_model.write_model(tmp_path / "bert", params, bert, "bert", tokenizer)
-  config.init = str(tmp_path / "bert")
-  with pytest.raises(InputError, match="has no head for questions"):
-    run(config, tmp_path / "out")
 
 
 def test_unfinished_fine_tunings_are_refused(config, tmp_path):

@@ -217,5 +217,3 @@ def test_scores_are_scaled():
   targets = encode(rows, task, TOKENIZER, length=9).targets
   assert targets["label"].tolist() == [1, -1]
   assert targets["label"].dtype == np.float32
-  unlabelled = example("a", "b", None)
-  assert encode([unlabelled], task, TOKENIZER, length=9).targets == {}
