@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from support import tiny
+from support.weight_files import TOKENIZER
 from truenegs_jax.corrections import lines as lines_lib
-from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.pretrain import predict_slots
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.train import sharding
 
-WORDS = [f"w{i}" for i in range(5, tiny.V)]
-TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
 LENGTH = 32
 MODEL = tiny.make_model(layers=1)
 MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
@@ -47,7 +45,7 @@ def params():
   )
 
 
-def test_lines_are_cut_and_limited(tmp_path):
+def test_cut_lines_are_counted_and_a_limit_is_in_the_fingerprint(tmp_path):
   path = tmp_path / "a.txt"
   path.write_text(" = w5 = \n\nw5 = w6\nw5 w6\nw5 w6 w7\n")
 
@@ -55,14 +53,8 @@ def test_lines_are_cut_and_limited(tmp_path):
     return lines_lib.read_lines(str(path), TOKENIZER, length=4, **options)
 
   lines = read()
-  assert (len(lines.sequences), lines.num_cut) == (4, 3)
-  ids = [TOKENIZER.vocab.index(word) for word in ("w5", "w6")]
-  assert lines.sequences[2].tolist() == [tiny.CLS, *ids, tiny.SEP]
-  limited = read(limit=2)
-  assert [x.tolist() for x in limited.sequences] == [
-    x.tolist() for x in lines.sequences[:2]
-  ]
-  assert limited.fingerprint != lines.fingerprint
+  assert lines.num_cut == 3
+  assert read(limit=2).fingerprint != lines.fingerprint
   path.write_text("\u200b\n")
   with pytest.raises(DataError, match="has no tokens"):
     read()

@@ -17,34 +17,22 @@ pytestmark = saved_steps.IGNORE_UNFINISHED_READS
 collect = saved_steps.collect
 
 
-@pytest.fixture
-def run(tmp_path):
-  """Returns (workdir, model, parameters of step 10); step 20 is damaged."""
+def test_readers_take_the_step_before_and_rename_nothing(tmp_path):
   c = bert_base.get_config("runlocal")
   model = build_model(c, vocab_size=tiny.V)
-  params = jax.device_get(tiny.random_params(model))
-  newer = jax.tree.map(lambda x: x + 1, params)
-  workdir = tmp_path / "run"
-  weight_files.write_run(workdir, c, {10: params, 20: newer})
-  path = workdir / "checkpoints" / "20" / "state" / "_METADATA"
-  saved_steps.truncate(path, random.Random(0))
+  expected = jax.device_get(tiny.random_params(model))
+  params = {10: expected, 20: jax.tree.map(lambda x: x + 1, expected)}
+  workdir = weight_files.write_run(tmp_path / "run", c, params)
+  damaged = workdir / "checkpoints" / "20"
+  saved_steps.truncate(damaged / "state" / "_METADATA", random.Random(0))
   names = sorted(path.name for path in workdir.rglob("*"))
-  yield workdir, model, params
-  assert sorted(path.name for path in workdir.rglob("*")) == names
-
-
-def test_a_reader_takes_the_step_before(run):
-  workdir, model, expected = run
   lines = []
   networks = Weights(str(workdir), lines.append).for_roles(model.roles)
   matched = match.match_weights(networks, model, weight_files.TOKENIZER)
-  params = load.load_params(matched, report=print)
-  jax.tree.map(np.testing.assert_array_equal, params, expected)
+  read = load.load_params(matched, report=print)
+  jax.tree.map(np.testing.assert_array_equal, read, expected)
   [line] = lines
   assert "20' cannot be restored" in line
-
-
-def test_a_damaged_step_that_is_named_is_refused(run):
-  workdir, model, _ = run
   with pytest.raises(DamagedStepError, match="20' cannot be restored"):
-    weight_files.load_params(workdir / "checkpoints" / "20", model)
+    weight_files.load_params(damaged, model)  # it is named
+  assert sorted(path.name for path in workdir.rglob("*")) == names

@@ -59,11 +59,11 @@ def read_outcome(workdir):
   return sorted(x.name for x in folder.iterdir()), records, exported
 
 
-def run_here(values, workdir, screen=None):
-  """Returns the exit code; prints on a screen."""
+def run_here(values, workdir):
+  """Returns the exit code."""
   c = finetune_own.get_config()
   c.update_from_flattened_dict(values)
-  return run_lib.run(c, workdir, Console(file=screen or io.StringIO()))
+  return run_lib.run(c, workdir, Console(file=io.StringIO()))
 
 
 def stop_at_batch(monkeypatch, number):

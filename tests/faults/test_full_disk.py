@@ -26,11 +26,8 @@ def tree(step):
   return {"params": {str(i): jnp.asarray(x) for i, x in enumerate(values)}}
 
 
-@contextlib.contextmanager
 def opened(folder, **options):
-  checkpoints = checkpoints_lib.Checkpoints(folder, **options)
-  yield checkpoints
-  checkpoints.close()
+  return contextlib.closing(checkpoints_lib.Checkpoints(folder, **options))
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,6 @@ from truenegs_jax.configs import bert_base
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.sources import open_corpus
 from truenegs_jax.data.tokenizer_files import load_tokenizer
-from truenegs_jax.robustness import eval_set
 from truenegs_jax.runtime.errors import MAX_MESSAGE, TrueNegsError, printable
 from truenegs_jax.synonyms import sources
 from truenegs_jax.synonyms.run_table import TableRequest
@@ -127,10 +126,6 @@ def read_source(source):
   return lambda path: list(source(Vocabulary(WORDS), path=str(path)))
 
 
-def read_set(path):
-  return eval_set.read_published("set", str(path))
-
-
 def read_task(path):
   return [r.label("label", "classes") for r in records.read_file(path)]
 
@@ -161,7 +156,7 @@ TASK_READERS = {
   "own.tsv": (read_task, tsv(("text", "label"), ("a swan", "1"))),
   "own.csv": (read_task, b'text,label\n"a ""swan""",1\n'),
   "ori_x.json": (
-    read_set,
+    json_readers.read_published,
     b'{"context": "A swan.", "question": "Who?", "sample_id": 0, "answers":'
     b' [{"text": "swan", "answer_start": 2}]}',
   ),

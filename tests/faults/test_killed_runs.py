@@ -21,19 +21,19 @@ HEARTBEAT_SECS = 10
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory):
+def base(shared_pretraining, tmp_path_factory):
   """Returns (folder, flags, environment) of runs of one small network."""
   root = tmp_path_factory.mktemp("killed")
-  flags = runs.demo_flags(
-    runs.write_corpus(root / "corpus.txt"),
-    steps=STEPS,
-    checkpoint__every_steps=3,
-    checkpoint__keep_percent="()",
-    eval__every_steps=STEPS,
-    **runs.SMALL_NETWORK,
-  )
+  values = {
+    "steps": STEPS,
+    "checkpoint.keep_percent": "()",
+    "eval.every_steps": STEPS,
+    "batch_size": 8,
+    "model.layers": 2,
+  }
+  flags = [f"--config.{name}={value}" for name, value in values.items()]
   env = runs.make_environment(root / "cache") | {"PYTHONUNBUFFERED": "1"}
-  return root, flags, env
+  return root, [*shared_pretraining.values, *flags], env
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +95,13 @@ def test_processes_killed_together_end_bit_equal(base, golden, killed):
   env |= {"TRUENEGS_HEARTBEAT_SECS": str(HEARTBEAT_SECS)}
   workdirs = [root / f"{name}{killed}" for name in ("pair", "killed")]
   processes = runs.start_processes(workdirs[1], flags, env, 2)
-  while runs.last_step(workdirs[1]) < 20:
-    time.sleep(0.01)
+  runs.wait_for_step(processes[0], workdirs[1], 20)
   processes[killed].kill()
   start = time.monotonic()
   codes = [code for code, _ in runs.wait_for_all(processes)]
   assert codes[1 - killed] in (errors.HANGS, -signal.SIGABRT)
   assert time.monotonic() - start < HEARTBEAT_SECS + 10
   for workdir in workdirs:
-    ended = runs.run_processes(workdir, flags, env, 2)
+    ended = runs.wait_for_all(runs.start_processes(workdir, flags, env, 2))
     assert [code for code, _ in ended] == [0, 0], ended
   runs.assert_equal_runs(*workdirs, STEPS)

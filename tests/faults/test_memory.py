@@ -1,7 +1,5 @@
 """Memory that runs out ends a run with advice, and its checkpoint loads."""
 
-import types
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,8 +16,6 @@ ALLOCATE = {
 def test_a_command_that_runs_out_of_memory_ends_with_a_line(
   kind, monkeypatch, capsys
 ):
-  values = types.SimpleNamespace(next=False, workdir="run")
-  monkeypatch.setattr(main, "flags", types.SimpleNamespace(FLAGS=values))
   monkeypatch.setattr(main.cpu, "configure", lambda: None)
   monkeypatch.setattr(main, "_run", lambda: ALLOCATE[kind]())
   with pytest.raises(SystemExit) as e:

@@ -150,7 +150,9 @@ def test_run_killed_at_random_steps_ends_bit_equal(
   workdir = root / f"killed{kills}"
   for step in sorted(random.Random(7).sample(range(1, steps - 5), kills)):
     process = runs.start(workdir, flags, env)
-    output = runs.send_signal_at(process, workdir, step, signal.SIGKILL)
+    runs.wait_for_step(process, workdir, step)
+    process.kill()
+    output, _ = process.communicate()
     assert process.returncode == -signal.SIGKILL, output
   code, output = runs.run(workdir, flags, env)
   assert code == 0 and "resume" in output, output

@@ -78,14 +78,15 @@ def test_a_process_that_is_stopped_as_a_whole_goes_on(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stuck", tries(0, 2))
-def test_a_run_ends_if_one_of_its_processes_is_stuck(tmp_path, stuck):
+def test_a_run_ends_if_one_of_its_processes_is_stuck(
+  shared_pretraining, tmp_path, stuck
+):
   # Neither saves nor evaluates: while one process compiles this, others wait.
-  never = {"checkpoint__every_steps": 10**6, "eval__every_steps": 10**6}
-  corpus = runs.write_corpus(tmp_path / "text")
-  flags = runs.demo_flags(corpus, steps=10**6, **never)
+  names = "steps", "checkpoint.every_steps", "eval.every_steps"
+  flags = [f"--config.{name}=1000000" for name in names]
+  flags = [*shared_pretraining.values, *flags]
   env = runs.make_environment(tmp_path / "cache")
   env[distributed.STALL_VARIABLE] = "15"  # collectives give up after 30 s
-  runs.prepare(flags, env)
   processes = runs.start_processes(tmp_path / "run", flags, env, 2)
   waiting, stopped = processes[1 - stuck], processes[stuck]
   runs.wait_for_step(processes[0], tmp_path / "run", 10)

@@ -43,10 +43,6 @@ def test_numbers_out_of_range_are_refused_with_their_range(name):
     ("c.optim = ml_collections.ConfigDict()", "own.py' has no value of optim"),
     ("del c.optim.lr", "own.py' has no value of optim.lr. Start from"),
     ("c.steps = True", "steps=True has the wrong type"),
-    ("c.steps = None", "steps=None has the wrong type"),
-    ("c.steps = '9'", "own.py:5: TypeError"),
-    ("c.checkpoint.keep_percent = ('a',)", "percent=.'a',. has"),
-    ("c.eval.sentences = (1,)", "eval.sentences=.1,. has"),
   ],
 )
 def test_wrong_values_of_python_files_are_refused(tmp_path, line, message):

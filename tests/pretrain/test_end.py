@@ -94,17 +94,10 @@ def find_cases(inputs, *args, **values):
 def test_cases_do_not_depend_on_mesh_and_batches(inputs):
   expected, probabilities = find_cases(inputs, 1)
   assert expected[1] == len(expected[2]) > 20
-  for values in (
-    {"num_devices": 8, "mesh__preset": "fsdp"},
-    {
-      "num_devices": 4,
-      "mesh__preset": "fsdp_tp",
-      "optim__accumulation": 2,
-    },
-  ):
-    same, others = find_cases(inputs, **values)
-    assert same == expected, values
-    np.testing.assert_allclose(others, probabilities, rtol=1e-4)
+  values = {"mesh__preset": "fsdp_tp", "optim__accumulation": 2}
+  same, others = find_cases(inputs, 4, **values)
+  assert same == expected
+  np.testing.assert_allclose(others, probabilities, rtol=1e-4)
 
 
 @pytest.mark.parametrize("num_pairs", [0, 9])

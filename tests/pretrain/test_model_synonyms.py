@@ -40,11 +40,6 @@ def finished(shared_pretraining, tmp_path_factory):
     yield root, flags
 
 
-def read_table(workdir, step):
-  """Returns the table in a checkpoint, whose `aux` is its first array."""
-  return runs.read_checkpoint(workdir, step)[0]
-
-
 @pytest.mark.parametrize(
   ("stop_words", "expected"), [("", "cat dog"), ("none", "cat the dog")]
 )
@@ -59,7 +54,9 @@ def test_symbols_numbers_and_stop_words_are_left_out(stop_words, expected):
 @pytest.mark.slow
 def test_a_table_is_that_of_the_words_before_its_refresh(finished):
   workdir = finished[0] / "run"
-  tables = {i: read_table(workdir, i) for i in range(2, STEPS + 1)}
+  tables = {  # `aux` is the first array of a checkpoint
+    i: runs.read_checkpoint(workdir, i)[0] for i in range(2, STEPS + 1)
+  }
   assert (tables[2] == -1).all()
   assert (tables[3] >= 0).any() and (tables[3] != tables[5]).any()
   np.testing.assert_array_equal(tables[4], tables[3])

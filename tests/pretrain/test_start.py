@@ -62,6 +62,7 @@ def test_a_branch_of_no_run_is_refused(tmp_path):
     ("encoder", "generator.detect_weight", 10.0, False),
     ("encoder", "generator.multiplier", 0.9, True),
     ("encoder", "model.max_positions", 256, True),
+    ("encoder", "optim.muon_lr", 0.01, True),
     ("modern", "model.max_positions", 256, False),  # its are rotary
   ],
 )
@@ -112,16 +113,7 @@ def branch_off(tmp_path, c, key, value, *, is_refused):
     assert checkpoints.steps() == ([] if is_refused else [5])
 
 
-def test_only_differences_that_matter_are_listed():
-  now = make_description(optim__lr=0.5, log__every_steps=3, seed=4)
-  now["fingerprints"] = FINGERPRINTS | {"rows": "other"}
-  with pytest.raises(CheckpointError) as e:
+def test_a_run_with_other_rows_is_another():
+  now = make_description() | {"fingerprints": FINGERPRINTS | {"rows": "other"}}
+  with pytest.raises(CheckpointError, match="rows: 'r' -> 'other'"):
     resume(make_description(), now)
-  for part in (
-    "optim.lr: 0.0005 -> 0.5",
-    "seed",
-    "rows",
-    "--config.branch=run",
-  ):
-    assert part in str(e.value)
-  assert "log." not in str(e.value)

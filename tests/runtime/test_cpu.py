@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from truenegs_jax.models import layers
-from truenegs_jax.objectives import output_softmax
-from truenegs_jax.runtime import cpu, rng
+from truenegs_jax.runtime import cpu
 
 
 def test_layers_on_other_platforms_are_those_of_flax(monkeypatch):
@@ -22,25 +21,6 @@ def test_layers_on_other_platforms_are_those_of_flax(monkeypatch):
     actual = layers.Dense(4, **options).apply(params, x)
     assert layers.gelu(jnp.ones(())) == jax.nn.gelu(1.0, approximate=False)
   np.testing.assert_array_equal(actual, nn.Dense(4, **options).apply(params, x))
-
-
-def test_a_sample_does_not_depend_on_the_platform():
-  inputs = (
-    jax.random.normal(jax.random.key(0), (2, 9, 8)),
-    jax.random.normal(jax.random.key(1), (500, 8)),
-    jnp.zeros(500),
-    jnp.zeros((2, 9), jnp.int32),
-    rng.row_keys(jax.random.key(2), 0, jnp.arange(2)),
-  )
-
-  def sample():  # traced for the platform of each call
-    compute = jax.jit(lambda *x: output_softmax.compute(*x).sampled_BxK)
-    return compute(*inputs)
-
-  expected = sample()
-  with cpu.lowering_for("tpu"):
-    actual = sample()
-  np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(

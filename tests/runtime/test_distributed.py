@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import jax
 import numpy as np
@@ -102,17 +101,6 @@ except Exception as e:
 )
 
 
-def stop_two_processes(workdir, flags, env):
-  """Returns the outcomes of 2 processes, one of which got SIGTERM."""
-  processes = runs.start_processes(workdir, flags, env, 2, config=CONFIG)
-  deadline = time.monotonic() + runs.TIMEOUT_SECS
-  while runs.last_step(workdir) < 4 and processes[0].poll() is None:
-    assert time.monotonic() < deadline, "no step 4 in time"
-    time.sleep(0.01)
-  processes[1].send_signal(signal.SIGTERM)
-  return runs.wait_for_all(processes)
-
-
 @pytest.mark.slow
 def test_two_processes_stop_after_the_same_step_and_one_goes_on(
   shared_pretraining, tmp_path
@@ -122,7 +110,10 @@ def test_two_processes_stop_after_the_same_step_and_one_goes_on(
   flags = [*shared_pretraining.values, f"--config.steps={STEPS}"]
   flags += ["--config.checkpoint.keep=9"]
   workdir, single = tmp_path / "stopped", tmp_path / "single"
-  ended = stop_two_processes(workdir, flags, env)
+  processes = runs.start_processes(workdir, flags, env, 2, config=CONFIG)
+  runs.wait_for_step(processes[0], workdir, 4)
+  processes[1].send_signal(signal.SIGTERM)
+  ended = runs.wait_for_all(processes)
   assert [code for code, _ in ended] == [75, 75], ended
   steps = [int(x.name) for x in (workdir / "checkpoints").iterdir()]
   assert 4 <= max(steps) == runs.last_step(workdir) < STEPS

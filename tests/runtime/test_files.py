@@ -127,16 +127,6 @@ def test_short_sha256_is_a_prefix_of_sha256():
   assert files.short_sha256(b"Schw", "äne") == digest[:16]
 
 
-def test_a_lock_excludes_others_until_it_is_released(tmp_path):
-  path = tmp_path / "lock"
-  assert not files.is_locked(path)
-  with files.lock_file(path):
-    with files.lock_file(path) as refused:
-      assert refused is None
-    assert files.is_locked(path)
-  assert not files.is_locked(path)
-
-
 def test_who_asks_for_a_lock_does_not_keep_a_run_from_it(tmp_path):
   path = tmp_path / "lock"
   path.touch()

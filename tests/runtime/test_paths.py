@@ -88,7 +88,7 @@ def test_links_of_the_hub_s_library_stay_in_their_repository(tmp_path, outside):
       join_inside(snapshot, name)
 
 
-def write_rows(folder, _):
+def write_rows(folder):
   small_rows.write_texts(folder, make_texts(20))
 
 
@@ -96,22 +96,18 @@ def open_rows(folder):
   rows_folder.open_rows(folder, "train")
 
 
-def write_saved(folder, _):
+def write_saved(folder):
   datasets = pytest.importorskip("datasets")
   saved = datasets.Dataset.from_dict({"text": ["a swan"]})
   datasets.DatasetDict({"train": saved}).save_to_disk(folder)
 
 
-def write_card(folder, name):
+def write_card(folder, name="train.jsonl"):
   folder.mkdir(exist_ok=True)
   (folder / "train.jsonl").write_bytes(to_jsonl(["a swan"]))
   files = json.dumps([{"split": "train", "path": name}])
   card = f"---\nconfigs:\n- config_name: default\n  data_files: {files}\n---\n"
   (folder / "README.md").write_text(card)
-
-
-def write_vocabulary(folder, _):
-  folder.mkdir()
 
 
 def read_dataset(folder):
@@ -124,7 +120,7 @@ def read_vocabulary(folder):
 
 @pytest.mark.parametrize("name", ["absolute", "../outside/secret.txt", "b\\"])
 def test_a_data_card_names_no_file_outside(tmp_path, outside, name):
-  write_card(tmp_path / "good", "train.jsonl")
+  write_card(tmp_path / "good")
   read_dataset(tmp_path / "good")  # so it is the name that is refused
   folder = tmp_path / "folder"
   write_card(
@@ -141,8 +137,8 @@ LINKED = [
   (write_rows, rows_folder.load_vocabulary, "vocab.txt"),
   (write_card, read_dataset, "train.jsonl"),
   (write_saved, read_dataset, f"train/{ARROW}"),
-  (write_vocabulary, read_vocabulary, "vocab.txt"),
-  (write_vocabulary, read_vocabulary, "tokenizer.json"),
+  (pathlib.Path.mkdir, read_vocabulary, "vocab.txt"),
+  (pathlib.Path.mkdir, read_vocabulary, "tokenizer.json"),
 ]
 
 
@@ -151,7 +147,7 @@ def test_a_link_out_of_a_folder_is_refused(
   tmp_path, outside, write, read, file
 ):
   folder = tmp_path / "folder"
-  write(folder, file)
+  write(folder)
   path = folder / file
   path.unlink(missing_ok=True)
   path.symlink_to(outside / "secret.txt")

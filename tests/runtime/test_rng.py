@@ -15,16 +15,8 @@ from truenegs_jax.runtime import rng
 from truenegs_jax.train import sharding
 
 
-def keys(rows=64, step=0, seed=0):
-  return rng.row_keys(jax.random.key(seed), step, jnp.arange(rows))
-
-
-def draw(rows=64, shape=(4096,), *, step=0, seed=0, site=0):
-  return np.asarray(rng.uniform(keys(rows, step, seed), shape, site=site))
-
-
-def random_bits(keys_B, shape, site=0):
-  return np.asarray(rng.random_bits(keys_B, shape, site=site))
+def keys(rows=64, step=0):
+  return rng.row_keys(jax.random.key(0), step, jnp.arange(rows))
 
 
 def dropped(keys_B, shape, rate=0.1, site=0):
@@ -46,7 +38,7 @@ def assert_uncorrelated(a, b):
 
 
 def test_uniform_numbers_are_uniform():
-  x = draw()
+  x = np.asarray(rng.uniform(keys(), (4096,)))
   assert_uniform((x * 256).astype(int), 256)
   assert abs(x.mean() - 0.5) < 5 / np.sqrt(12 * x.size)
   # Low digits too; 2^-12 is far above the resolution.
@@ -101,11 +93,8 @@ def test_uniform_numbers_are_never_0_or_1(monkeypatch):
     assert np.isfinite(-np.log(-np.log(u[0])))
 
 
-@pytest.mark.parametrize("num_devices", [1, 2, 8])
-def test_draws_do_not_depend_on_devices_or_other_rows(num_devices):
-  mesh = sharding.make_mesh(
-    sharding.get_mesh_spec("dp"), jax.devices()[:num_devices]
-  )
+def test_draws_do_not_depend_on_devices_or_other_rows():
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   by_row = NamedSharding(mesh, P("data"))
 
   def numbers(row_B):
@@ -118,14 +107,9 @@ def test_draws_do_not_depend_on_devices_or_other_rows(num_devices):
     np.testing.assert_array_equal(actual[row], numbers(jnp.array([row]))[0])
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_zeroes_its_share_and_keeps_the_mean(rate):
-  x = jnp.ones((64, 4096))
-  y = np.asarray(rng.dropout(x, keys(), rate=rate, site=3))
-  error = np.sqrt(rate * (1 - rate) / y.size)
-  assert abs((y == 0).mean() - rate) < 5 * error
-  assert abs(y.mean() - 1.0) < 5 * error / (1 - rate)
-  np.testing.assert_allclose(np.unique(y), [0.0, 1 / (1 - rate)], rtol=1e-6)
+def test_dropout_scales_what_it_keeps():
+  y = np.asarray(rng.dropout(jnp.ones((2, 99)), keys(2), rate=0.1, site=3))
+  np.testing.assert_allclose(np.unique(y), [0.0, 1 / 0.9], rtol=1e-6)
 
 
 def test_a_site_can_be_an_array():
@@ -161,10 +145,7 @@ def test_dropout_without_keys_or_rate_is_the_identity_and_keeps_the_type():
 
 PRINT_GENERATOR = """
 import sys
-from absl import flags
 from truenegs_jax import main
-flags.DEFINE_boolean("next", False, "")
-flags.FLAGS(["main"])
 main._run = lambda: print(sys.modules["jax"].config.jax_default_prng_impl) or 0
 main.main([])
 """

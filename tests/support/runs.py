@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -30,27 +29,20 @@ TIMEOUT_SECS = 900  # 10 to 60 s on an idle machine
 # Half the layers of `tiny`, and two thirds of its time to compile.
 ONE_LAYER = {"model.variant": "tiny", "model.layers": 1}
 
-# Values for `demo_flags` of runs of many short steps.
-SMALL_NETWORK = {
-  "batch_size": 8,
-  "model__layers": 2,
-}
 
-
-def write_corpus(path: pathlib.Path, documents: int = 60) -> pathlib.Path:
-  """Writes documents of ten English-like lines, separated by blank lines."""
+def write_corpus(path: pathlib.Path) -> pathlib.Path:
+  """Writes 60 documents of ten English-like lines, separated by blank lines."""
   rng = random.Random(0)
   lines = [
-    " ".join(map(rng.choice, (SUBJECTS, VERBS, SUBJECTS)))
-    for _ in range(10 * documents)
+    " ".join(map(rng.choice, (SUBJECTS, VERBS, SUBJECTS))) for _ in range(600)
   ]
   blocks = ["\n".join(lines[i : i + 10]) for i in range(0, len(lines), 10)]
   path.write_text("\n\n".join(blocks) + "\n")
   return path
 
 
-def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
-  """Returns flags for a run of seconds; `more` has `__` for dots in keys."""
+def demo_flags(corpus: pathlib.Path) -> list[str]:
+  """Returns flags for a run of seconds."""
   values = {
     "data.sources": corpus,
     "data.vocab_size": 120,
@@ -62,7 +54,7 @@ def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
     "checkpoint.every_steps": 3,
     "eval.every_steps": 6,
     "eval.sentences": "()",
-  } | {name.replace("__", "."): value for name, value in more.items()}
+  }
   return [f"--config.{name}={value}" for name, value in values.items()]
 
 
@@ -122,16 +114,6 @@ def wait_for_all(processes) -> list[tuple[int, str]]:
   ]
 
 
-def run_processes(workdir, flags, env, count: int, **kwargs) -> list:
-  """Runs several processes to their end; retries if the port was taken."""
-  for _ in range(2):
-    processes = start_processes(workdir, flags, env, count, **kwargs)
-    results = wait_for_all(processes)
-    if not any("could not join" in output for _, output in results):
-      break
-  return results
-
-
 def read_exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   """Returns all exported parameters of a finished run."""
   return {
@@ -141,21 +123,13 @@ def read_exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   }
 
 
-def prepare(flags, env) -> None:
-  """Prepares the rows of a run of many processes."""
-  command = [sys.executable, "-m", "truenegs_jax", "prepare"]
-  command += ["--config=electra_small"]
-  command += [flag for flag in flags if "config.data" in flag]
-  subprocess.run(command, env=env, check=True)
-
-
-def start(workdir, flags, env, config="electra_small:sr,runlocal", *, cwd=None):
+def start(workdir, flags, env, config="electra_small:sr,runlocal"):
   """Starts a run whose stdout and stderr go to one pipe."""
   return subprocess.Popen(
     [sys.executable, "-m", "truenegs_jax.main", f"--config={config}"]
     + [f"--workdir={workdir}", *flags],
     env=env,
-    cwd=cwd or workdir.parent,
+    cwd=workdir.parent,
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,
@@ -169,7 +143,7 @@ def run(workdir, flags, env, **kwargs) -> tuple[int, str]:
 
 
 def run_in_process(
-  workdir, flags, config="electra_small:sr,runlocal", screen=None
+  workdir, flags, config="electra_small:sr,runlocal"
 ) -> tuple[int, str]:
   """Runs in this process; returns exit code and output, or raises."""
   from truenegs_jax.config.flags import parse_config
@@ -177,17 +151,9 @@ def run_in_process(
 
   path = ROOT / "configs" / str(config).replace(":", ".py:")
   c = parse_config([f"--config={path}", *flags])
-  out = screen or io.StringIO()
+  out = io.StringIO()
   code = run_lib.run(c, workdir, Console(file=out, width=300))
   return code, out.getvalue()
-
-
-def send_signal_at(process, workdir, step: int, number: signal.Signals) -> str:
-  """Sends a signal when metrics.jsonl has the step; returns the output."""
-  wait_for_step(process, workdir, step)
-  process.send_signal(number)
-  output, _ = process.communicate(timeout=TIMEOUT_SECS)
-  return output
 
 
 def wait_for_step(process, workdir, step: int) -> None:

@@ -132,12 +132,12 @@ def make_aux(seed: int = 0, *, options: Options | None = None) -> dict:
   return {"bits_VxW": jnp.asarray(pack_bits(table_VxV))}
 
 
-def make_tx(peak: float = 1e-3, total_steps: int = 100, **options):
-  """Builds ELECTRA's optimizer with its schedule; `options` are of `Optim`."""
+def make_tx(peak: float = 1e-3):
+  """Builds ELECTRA's optimizer with its schedule of 100 steps."""
   rate = optim.make_schedule(
-    "electra", peak=peak, warmup_steps=5, total_steps=total_steps
+    "electra", peak=peak, warmup_steps=5, total_steps=100
   )
-  return optim.make_optimizer(rate, Optim(**options), frozen=pretrain.CARRIED)
+  return optim.make_optimizer(rate, Optim(), frozen=pretrain.CARRIED)
 
 
 def init_state(model, tx, seed: int = 0) -> step.TrainState:

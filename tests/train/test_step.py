@@ -45,15 +45,14 @@ def linear_batch():
   }
 
 
-@pytest.mark.parametrize("num", [2, 8])
-def test_accumulation_equals_the_full_batch_with_different_counts(num):
+def test_accumulation_equals_the_full_batch_with_different_counts():
   tx = optax.sgd(0.1)
   weights = {"kept": 2.0, "all": 0.5}
   (full, terms), (micro, micro_terms) = (
     jax.jit(step.make_train_step(linear_objective, weights, tx, n))(
       linear_state(tx), linear_batch(), {}
     )
-    for n in (1, num)
+    for n in (1, 8)
   )
   np.testing.assert_allclose(
     micro.params["w"]["kernel"], full.params["w"]["kernel"], rtol=1e-6
@@ -88,42 +87,6 @@ def test_skipped_update_changes_the_step_only():
   following, terms = train_step(after, linear_batch(), {})
   assert terms["skipped"][0] == 0.0
   assert following.params["w"]["kernel"] != after.params["w"]["kernel"]
-
-
-def matrix_objective(params, inputs, keys_B, aux):
-  """A linear layer and its bias, the one trained by Muon, the other by Adam."""
-  del keys_B, aux
-  layer = params["bert"]["layer_0"]
-  y_BxF = inputs["x"] @ layer["kernel"] + layer["bias"][None]
-  return {"loss": ((y_BxF**2).sum(), jnp.float32(y_BxF.size))}
-
-
-def test_muon_skips_updates_and_follows_the_schedule():
-  tx = tiny.make_tx(total_steps=100, muon_lr=0.1, weight_decay=0.0)
-  train_step = jax.jit(step.make_train_step(matrix_objective, {"loss": 1}, tx))
-  layer = {"kernel": jnp.eye(4), "bias": jnp.ones(4)}
-  state = step.init_state(lambda _: {"bert": {"layer_0": layer}}, tx, 0)
-  batch = {"x": jax.random.normal(jax.random.key(0), (8, 4))}
-  batch["row"] = jnp.arange(8)
-  state, _ = train_step(state, batch, {})
-  poisoned = batch | {"x": batch["x"].at[2].set(np.nan)}
-  skipped, _ = train_step(state, poisoned, {})
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    (skipped.params, skipped.opt_state[1]),
-    (state.params, state.opt_state[1]),
-  )
-  changes = []
-  for number in (20, 60):
-    late = step.set_schedule_step(state, jnp.int32(number))
-    after, _ = train_step(late, batch, {})
-    changes.append(jax.tree.map(np.subtract, after.params, late.params))
-  # The rate of step 60 of 100 is half of that of step 20.
-  jax.tree.map(
-    lambda early, late: np.testing.assert_allclose(late, early / 2, rtol=1e-3),
-    *changes,
-  )
-  assert np.abs(changes[0]["bert"]["layer_0"]["kernel"]).max() > 1e-3
 
 
 @pytest.mark.parametrize(

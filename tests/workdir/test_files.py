@@ -70,7 +70,6 @@ def test_keys_that_are_new_take_their_defaults(workdir, capsys):
   ("text", "problem"),
   [
     ("{", "cannot be read"),
-    ("[]", "cannot be read"),
     ('{"data": 3}', "is not the config of a run"),
     (json.dumps(make_config() | {"steps": "2"}), "'steps'"),
     (
@@ -85,40 +84,22 @@ def test_damaged_saved_config_is_refused(workdir, text, problem):
     saved_model.read_config(workdir)
 
 
-def make_record(step, **values):
-  return {"step": step, "split": "train", "total": 1.5, "eta_s": 3.0, **values}
-
-
-def load_records(workdir):
-  lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  return [json.loads(line) for line in lines]
-
-
-def write_steps(workdir, steps, *, first_step=0):
-  writer = metrics_file.JsonlWriter(workdir, first_step=first_step)
-  for step in steps:
-    writer.write(make_record(step))
-  writer.close()
-
-
-def test_resumed_run_drops_records_after_its_checkpoint(tmp_path):
-  write_steps(tmp_path, [10, 20, 30, 40])
-  write_steps(tmp_path, [30, 35], first_step=20)
-  assert [r["step"] for r in load_records(tmp_path)] == [10, 20, 30, 35]
+def test_a_record_is_on_disk_at_once_and_a_resume_drops_later_ones(tmp_path):
+  values = {"split": "train", "total": 1.5}
+  for first_step, steps in ((0, (10, 20, 30, 40)), (20, (30, 35))):
+    writer = metrics_file.JsonlWriter(tmp_path, first_step=first_step)
+    for step in steps:
+      writer.write({"step": step, **values})
+    records = metrics_file.read_records(tmp_path)  # before it is closed
+    writer.close()
+  assert records[0] == {"version": 1, "step": 10, **values}
+  assert [r["step"] for r in records] == [10, 20, 30, 35]
   assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_a_record_is_on_disk_at_once(tmp_path):
-  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
-  writer.write(make_record(1))
-  assert load_records(tmp_path) == [{"version": 1, **make_record(1)}]
-  writer.close()
 
 
 def test_no_number_is_written_that_json_does_not_have(tmp_path):
   record = {"auc": float("nan"), "loss": {"error": float("inf"), "step": 3}}
   expected = {"auc": None, "loss": {"error": None, "step": 3}}
-  assert files.finite_or_null(record) == expected
   files.save_json(tmp_path / "a.json", record)
   assert json.loads((tmp_path / "a.json").read_text()) == expected
 

@@ -78,11 +78,10 @@ def test_a_second_writer_is_noticed_while_a_step_is_written(
   assert files.list_steps(tmp_path / files.CHECKPOINTS) == [1]
 
 
-@pytest.mark.parametrize("name", ["file", "file/run"])
-def test_unwritable_workdir_is_refused(tmp_path, name):
+def test_unwritable_workdir_is_refused(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(InputError, match="--workdir"):
-    with lock.lock(tmp_path / name):
+    with lock.lock(tmp_path / "file"):
       pass
 
 
