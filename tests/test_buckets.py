@@ -45,10 +45,6 @@ def bucket(server, monkeypatch, tmp_path):
   server.repair()
 
 
-def read_all(server, prefix=""):
-  return {name: server.read(name) for name in server.list(prefix)}
-
-
 def test_files_of_a_folder_are_listed_and_read(bucket, tmp_path):
   server, workdir = bucket
   for root in (workdir, tmp_path):
@@ -181,7 +177,7 @@ def test_rows_are_those_of_a_folder_or_refused(bucket, tmp_path, monkeypatch):
   with pytest.raises(DataError, match="is not a rows folder"):
     rows.read_manifest(url)
   write_rows(url, spec)  # removes what has another layout
-  assert read_all(server, "rows/") == {
+  assert {name: server.read(name) for name in server.list("rows/")} == {
     f"rows/{name}": data for name, data in expected.items()
   }
   rows.verify_rows(url)

@@ -1,6 +1,7 @@
 """Compares the error messages that the documentation quotes with the code."""
 
 import ast
+import functools
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from truenegs_jax.runtime import errors
 MESSAGES = ROOT / "docs/reference/errors.md"
 
 
+@functools.cache
 def read_templates():
   """Lists (text, exit code or None) of the package's strings with a space.
 
@@ -52,17 +54,13 @@ def read_messages():
   return messages
 
 
-@pytest.fixture(scope="module")
-def templates():
-  return read_templates()
-
-
 @pytest.mark.parametrize("message, code", read_messages())
-def test_quoted_message_is_in_the_code(message, code, templates):
+def test_quoted_message_is_in_the_code(message, code):
   fixed = message.split("...")
   assert sum(map(len, fixed)) >= 10, "too short to be recognized"
   parts = [re.escape(part) for part in fixed if part]
   pattern = re.compile(".*".join(parts), re.DOTALL)
+  templates = read_templates()
   codes = {each for text, each in templates if pattern.search(text)}
   assert codes, "no such message"
   assert codes & {None, code}, f"exit code {codes}"

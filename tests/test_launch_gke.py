@@ -12,13 +12,9 @@ GKE = pathlib.Path(__file__).parent.parent / "launch" / "gke"
 RESTART = errors.SAVED_RESTART
 
 
-def jobset() -> dict:
-  return yaml.safe_load((GKE / "jobset.yaml").read_text())["spec"]
-
-
 def action(code: int, *, disrupted: bool = False) -> str:
   """Returns what JobSet does when a pod fails, by the rules of jobset.yaml."""
-  spec = jobset()
+  spec = yaml.safe_load((GKE / "jobset.yaml").read_text())["spec"]
   (slices,) = spec["replicatedJobs"]
   job = slices["template"]["spec"]
   assert job["backoffLimit"] == 0

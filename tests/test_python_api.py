@@ -187,13 +187,6 @@ def test_a_model_beside_another_vocabulary_is_refused(folder, tmp_path):
   assert truenegs_jax.fill_masks(bare, params, swapped, ["the [MASK]"])
 
 
-def read_codes() -> list[str]:
-  """Returns the documented code for JAX; the last is the loop of Optax."""
-  page = ROOT / "docs" / "how_to" / "use_in_python.md"
-  codes = [b.text for b in read_blocks(page) if b.language == "python"]
-  return [code for code in codes if "Synonyms(" not in code]
-
-
 @pytest.mark.slow
 def test_a_plain_optax_loop_with_hard_correction_learns(
   folder, monkeypatch, capfd, no_torch
@@ -202,7 +195,10 @@ def test_a_plain_optax_loop_with_hard_correction_learns(
   shutil.copy(folder / "rows" / "vocab.txt", folder)
   monkeypatch.setenv("TRUENEGS_CACHE", str(folder / "cache"))
   monkeypatch.chdir(folder)
-  code = "\n".join(read_codes())  # in one namespace, as in a notebook
+  page = ROOT / "docs" / "how_to" / "use_in_python.md"
+  codes = [b.text for b in read_blocks(page) if b.language == "python"]
+  # All for JAX in one namespace, as in a notebook.
+  code = "\n".join(x for x in codes if "Synonyms(" not in x)
   exec(code.replace('"primary"', '"house"'), {})
   printed, errors = capfd.readouterr()
   assert not errors

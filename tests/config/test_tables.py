@@ -2,7 +2,6 @@
 
 import pytest
 
-from truenegs_jax.config import sections
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.config.tables import DICTS, TABLES, make_config
 from truenegs_jax.runtime.errors import InputError
@@ -27,12 +26,6 @@ def test_a_config_has_the_keys_of_its_table(task):
   assert values == {name: key.default for name, key in TABLES[task].items()}
 
 
-def test_a_section_is_read_with_defaults_for_missing_keys():
-  config = make_config("finetune")
-  config.optim.lr = 0.5
-  optim = sections.Optim.read(config.optim)
-  assert (optim.lr, optim.weight_decay) == (0.5, 0.0)
-  default = sections.Optim.list_keys()["warmup_steps"].default
-  assert optim.warmup_steps == default  # no key of fine-tuning
+def test_fine_tuning_has_no_rate_of_muon():
   # Its rate per layer would not be Muon's.
   assert "optim.muon_lr" not in TABLES["finetune"]

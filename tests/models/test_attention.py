@@ -19,50 +19,35 @@ KEY = jax.random.key(0)
 ONE_DEVICE = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
 
 
-def make_documents(packed, rows=3):
-  """Builds a full row, a padded one and one of padding, in turn.
-
-  `packed` divides them into several documents.
-  """
-  ends = np.array([L, 70, 0])[np.arange(rows) % 3, None]
-  documents = (np.arange(L) < ends).astype(np.int32)
-  if packed:
-    documents *= 1 + np.searchsorted([10, 64], np.arange(L), side="right")
-  return jnp.asarray(documents, jnp.int32)
-
-
-def make_arrays(width, rows=3, heads=2):
-  """Draws queries, keys, values and a cotangent."""
-  shape = rows, L, heads, width
-  return [jax.random.normal(k, shape) for k in jax.random.split(KEY, 4)]
-
-
-@functools.partial(jax.jit, static_argnums=0, static_argnames="rate")
-def value_and_gradients(implementation, documents, arrays, keys_B=None, rate=0):
+@functools.partial(jax.jit, static_argnums=0)
+def value_and_gradients(implementation, arrays, documents, keys_B):
   mask = attention.make_mask(implementation, documents)
 
   def attend(*qkv):
-    return attention.attend(*qkv, mask, keys_B, rate=rate, site=3)
+    return attention.attend(*qkv, mask, keys_B, rate=0.5, site=3)
 
   result, vjp = jax.vjp(attend, *arrays[:3])
   return result, *vjp(arrays[3])
 
 
-def assert_equals_xla(implementation, documents, arrays, **kw):
-  result = value_and_gradients(implementation, documents, arrays, **kw)
-  expected = value_and_gradients(attention.XLA, documents, arrays, **kw)
+def test_quarters_of_a_batch_equal_the_batch():
+  """Nine rows make quarters of two and three; dropout is the same.
+
+  They are full, padded and of padding, in turn, in several documents.
+  """
+  assert 9 * 2 * L**2 >= attention.MIN_SCORES
+  ends = np.array([L, 70, 0] * 3)[:, None]
+  numbers = 1 + np.searchsorted([10, 64], np.arange(L), side="right")
+  documents = jnp.asarray((np.arange(L) < ends) * numbers, jnp.int32)
+  arrays = jax.random.normal(KEY, (4, 9, L, 2, 8))
+  inputs = arrays, documents, rng.row_keys(KEY, 0, jnp.arange(9))
+  result, expected = (
+    value_and_gradients(x, *inputs) for x in (SLICED, attention.XLA)
+  )
   for a, b in zip(result, expected, strict=True):
     largest = float(jnp.abs(b).max())
     assert largest > 0
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest)
-
-
-def test_quarters_of_a_batch_equal_the_batch():
-  """Nine rows make quarters of two and three; dropout is the same."""
-  keys_B = rng.row_keys(KEY, 0, jnp.arange(9))
-  assert 9 * 2 * L**2 >= attention.MIN_SCORES
-  documents, arrays = make_documents(packed=True, rows=9), make_arrays(8, 9)
-  assert_equals_xla(SLICED, documents, arrays, keys_B=keys_B, rate=0.5)
 
 
 def make_config(**overrides):
@@ -104,19 +89,6 @@ def test_what_is_not_possible_is_refused(name, platform, width, needed):
     assert re.fullmatch(f"xla, as {name} needs {needed}", line)
 
 
-def check_kernel(monkeypatch, kernel, rate=0.0):
-  """Chooses for a GPU, with a function in place of its kernel."""
-  monkeypatch.setattr(flash_attention, "attend", kernel)
-  return attention.choose(
-    "auto",
-    [make_config(width=64, attention_dropout=rate, dropout=0.0)],
-    ONE_DEVICE,
-    length=L,
-    platform="cuda",
-    check=True,
-  )
-
-
 def correct_kernel(query, key, value, documents, *_):
   allowed = attention.same_document(documents)
   return attention.dot_product_attention(
@@ -153,7 +125,11 @@ def raises_an_error(*_):
   ],
 )
 def test_only_a_correct_kernel_is_chosen(kernel, rate, problem, monkeypatch):
-  implementation, line = check_kernel(monkeypatch, kernel, rate)
+  monkeypatch.setattr(flash_attention, "attend", kernel)
+  config = make_config(width=64, attention_dropout=rate)
+  implementation, line = attention.choose(
+    "auto", [config], ONE_DEVICE, length=L, platform="cuda", check=True
+  )
   expected = "flash, checked against xla"
   if problem:
     expected = f"xla, as flash failed its check: {problem}.*"

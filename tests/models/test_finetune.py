@@ -7,23 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 from support import tiny
-from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.models import pretrain
 from truenegs_jax.runtime import rng as rng_lib
 
-B, L, C = 8, 12, 3
 ROLES = {"dense": "discriminator", "pooler": "bert", "spans": "discriminator"}
-INPUTS = tiny.make_batch(0, B, L)
-
-
-def make_model(head, **overrides):
-  """Builds a model, by default without layers, which compiles faster."""
-  return finetune.make_downstream(
-    role=ROLES[head],
-    head=head,
-    vocab_size=tiny.V,
-    variant="tiny",
-    **{"num_outputs": C, "layers": 0, **overrides},
-  )
 
 
 @pytest.mark.parametrize("backbone", ["encoder", "modern"])
@@ -31,7 +18,9 @@ def make_model(head, **overrides):
 def test_dropout_sites_of_heads_follow_those_of_the_layers(
   head, backbone, monkeypatch
 ):
-  model = make_model(head, backbone=backbone, layers=2, head_dropout=0.3)
+  model = tiny.make_downstream(
+    ROLES[head], head, backbone=backbone, layers=2, head_dropout=0.3
+  )
   sites, rates = [], []
 
   def dropout(x, keys_B, *, rate, site):
@@ -44,8 +33,8 @@ def test_dropout_sites_of_heads_follow_those_of_the_layers(
   jax.eval_shape(
     functools.partial(model.apply, method="logits"),
     {"params": pretrain.param_shapes(model)},
-    INPUTS,
-    rng_lib.row_keys(jax.random.key(0), 0, jnp.arange(B)),
+    tiny.make_batch(0),
+    rng_lib.row_keys(jax.random.key(0), 0, jnp.arange(tiny.B)),
   )
   num_in_head = {"spans": 0, "dense": 2}.get(head, 1)
   if backbone == "modern":

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from support import tiny
-from truenegs_jax.data.words import word_edges
 from truenegs_jax.objectives import masking
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import sharding
@@ -166,31 +165,6 @@ def test_random_tokens_are_uniform_over_the_vocabulary():
   assert abs(chi_square_z(np.bincount(drawn // 20_000))) < MAX_Z
 
 
-def test_random_tokens_have_a_site_of_their_own(monkeypatch):
-  style = masking.Style(kept=0.0, random=1.0)
-  monkeypatch.setitem(masking.STYLES, "100_0_0", style)
-  options = dataclasses.replace(tiny.MASKING, style="100_0_0", vocab_size=1_000)
-  tokens, documents = full_rows(rows=1_024)
-
-  def draw():
-    slots, masked = masking.hide_slots(
-      tokens, documents, make_keys(len(tokens)), options
-    )
-    positions = np.asarray(slots.positions_BxK)
-    return positions, np.take_along_axis(np.asarray(masked), positions, axis=1)
-
-  positions, shown = draw()
-  for name in ("POSITION_SITE", "KEEP_SITE"):
-    monkeypatch.setattr(masking, name, 97)
-  moved, same = draw()
-  assert (positions != moved).mean() > 0.9
-  np.testing.assert_array_equal(shown, same)
-  monkeypatch.setattr(masking, "RANDOM_SITE", 98)
-  assert (draw()[1] != shown).mean() > 0.9
-  both = (positions < LENGTH // 2) & (shown < 500)
-  assert abs(z_score(both.sum(), both.size, 0.25)) < MAX_Z
-
-
 def test_draws_without_replacement_are_uniform_and_independent():
   drawn, drawn_next = (
     count_slots(hide_on_host(*full_rows(), step=step)[0]) for step in (0, 1)
@@ -212,17 +186,7 @@ def test_draws_without_replacement_are_uniform_and_independent():
 
 WORD = dataclasses.replace(tiny.MASKING, unit="word")
 FIRST, NEXT = 20, 50  # ids of first pieces, and of others from NEXT on
-TOKENS = {  # of [PAD], [UNK], [CLS], [SEP] and [MASK], first and other pieces
-  "wordpiece": ("[PAD] [UNK] [CLS] [SEP] [MASK]", "w", "##s"),
-  "byte-level": ("<pad> <unk> <s> </s> [MASK]", "Ġw", "s"),
-  "metaspace": ("<pad> <unk> <s> </s> [MASK]", "▁w", "s"),
-}
-
-
-def make_edges(kind):
-  specials, first, other = TOKENS[kind]
-  tokens = [f"{first if i < NEXT else other}{i}" for i in range(5, tiny.V)]
-  return word_edges([*specials.split(" "), *tokens])
+EDGES = {"edges_V": np.where(np.arange(tiny.V) < NEXT, 2, 3).astype("u1")}
 
 
 def make_words(rows):
@@ -253,11 +217,9 @@ def make_words(rows):
   return tokens.astype(np.int32), documents, words
 
 
-@pytest.mark.parametrize("kind", TOKENS)
-def test_words_are_hidden_whole_or_not_at_all(kind):
+def test_words_are_hidden_whole_or_not_at_all():
   tokens, documents, words = make_words(256)
-  aux = {"edges_V": make_edges(kind)}
-  slots, _ = hide_on_host(tokens, documents, WORD, aux=aux)
+  slots, _ = hide_on_host(tokens, documents, WORD, aux=EDGES)
   hidden = count_slots(slots)
   assert hidden.max() == 1 and not hidden[words < 0].any()
   ids = (words + 200 * np.arange(256)[:, None])[words >= 0]
@@ -276,14 +238,13 @@ def test_words_are_hidden_whole_or_not_at_all(kind):
 
 
 def test_words_beyond_the_slots_are_skipped_and_a_row_hides_a_token():
-  edges = make_edges("wordpiece")
   tokens, documents = full_rows(FIRST, length=16, rows=64)
   tokens[:, 2:5] = NEXT  # the word 1 to 4 does not fit into two slots
-  slots, _ = hide_on_host(tokens, documents, WORD, aux={"edges_V": edges})
+  slots, _ = hide_on_host(tokens, documents, WORD, aux=EDGES)
   hidden = count_slots(slots, 16)
   assert (hidden.sum(axis=1) == 2).all() and not hidden[:, 1:5].any()
   tokens[:, 1:] = NEXT  # one word
-  slots, _ = hide_on_host(tokens, documents, WORD, aux={"edges_V": edges})
+  slots, _ = hide_on_host(tokens, documents, WORD, aux=EDGES)
   hidden = count_slots(slots, 16)
   assert (hidden.sum(axis=1) == 2).all() and hidden.any(axis=0).all()
 
@@ -304,11 +265,10 @@ def test_slots_do_not_depend_on_devices_or_other_rows(unit):
   options = dataclasses.replace(tiny.MASKING, style="80_10_10", unit=unit)
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   batch = tiny.make_batch(0, rows=64, length=128)
-  aux = {"edges_V": make_edges("wordpiece")}
 
   def draw(tokens, documents, row_B):
     keys_B = rng.row_keys(jax.random.key(0), 3, row_B)
-    return masking.hide_slots(tokens, documents, keys_B, options, aux)
+    return masking.hide_slots(tokens, documents, keys_B, options, EDGES)
 
   arrays = [batch[name] for name in ("tokens", "documents", "row")]
   split = jax.device_put(arrays, sharding.batch_sharding(mesh))

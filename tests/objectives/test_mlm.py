@@ -1,20 +1,16 @@
-"""BERT's terms equal the oracle's, and without correction plain BERT's."""
+"""BERT's terms equal the oracle's."""
 
 import dataclasses
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from support import oracle, tiny
-from truenegs_jax.objectives import masking, output_softmax, slot_predictions
-from truenegs_jax.runtime import rng
-from truenegs_jax.train import step
+from truenegs_jax.objectives import slot_predictions
 
 ALL_ON = {"soft_weight": 1.0, "sentence_weight": 1.0}
-ALL_LISTED = np.ones((tiny.V, tiny.V), bool)
 case_of = functools.cache(oracle.make_case)
 
 
@@ -36,10 +32,11 @@ def test_all_terms_and_gradients_equal_the_oracle(layout, train, fields):
   oracle.check_gradients(recipe, case, pair=False)
 
 
-def make_predictions_certain(case, tokens_BxL, listed_VxV=ALL_LISTED):
-  """Makes the predictions of a case certain, and replaces its table."""
+def make_predictions_certain(case, tokens_BxL):
+  """Makes the predictions of a case certain, and lists all pairs of tokens."""
   logits = case.params["logits"].copy()
   np.put_along_axis(logits, tokens_BxL[..., None], 30.0, axis=-1)
+  listed_VxV = np.ones((tiny.V, tiny.V), bool)
   case = dataclasses.replace(case, listed_VxV=listed_VxV)
   return oracle.set_params(case, logits=logits)
 
@@ -90,48 +87,6 @@ def test_strict_subword_corrects_only_whole_words():
     assert any(kept) and not all(kept)
     false = len(slots) - sum(kept) * strict
     assert expected["corrected_of_slots"] == (false, len(slots))
-
-
-def plain_bert(params, model, masking_options, inputs, keys_B):
-  """Computes the mean loss of masked tokens without any correction."""
-  keys = functools.partial(rng.purpose_keys, keys_B)
-  slots, masked_BxL = masking.hide_slots(
-    inputs["tokens"], inputs["documents"], keys(rng.MASK), masking_options
-  )
-  bound = model.bind({"params": params})
-  vectors_BxKxE = bound.generate_vectors(
-    {**inputs, "tokens": masked_BxL},
-    slots.positions_BxK,
-    keys(rng.GENERATOR_DROPOUT),
-  )
-  layer, gold = bound.output_layer(), slots.gold_BxK
-  output = output_softmax.compute(vectors_BxKxE, *layer, gold, keys(rng.SAMPLE))
-  loss = jnp.where(slots.weight_BxK > 0, output.loss_BxK, 0.0).sum()
-  return loss / jnp.maximum(slots.weight_BxK.sum(), 1.0)
-
-
-def test_the_baseline_equals_plain_bert_in_bits_and_cost():
-  recipe = tiny.make_options(hard_correction=False, soft_weight=0.0)
-  model, inputs = tiny.make_bert(layers=1), tiny.make_batch(0)
-  inputs = jax.tree.map(jnp.asarray, inputs)
-  keys_B = rng.row_keys(jax.random.key(0), 0, inputs.pop("row"))
-  objective = tiny.make_objective(model, recipe, train=True)
-
-  def ours(params):
-    return step.total_loss(objective(params, inputs, keys_B, {}), {"mlm": 1.0})
-
-  def plain(params):
-    return plain_bert(params, model, recipe.masking, inputs, keys_B)
-
-  params = tiny.random_params(model)
-  compiled = [
-    jax.jit(jax.value_and_grad(fn)).lower(params).compile()
-    for fn in (ours, plain)
-  ]
-  jax.tree.map(np.testing.assert_array_equal, *(fn(params) for fn in compiled))
-  costs = [fn.cost_analysis() for fn in compiled]
-  for figure in ("flops", "transcendentals"):
-    assert costs[0][figure] < 1.001 * costs[1][figure]
 
 
 def test_weighted_sum_ignores_nan_without_weight():

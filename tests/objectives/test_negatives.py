@@ -19,15 +19,11 @@ LAYOUTS = {"bits_VxW": tiny.pack_bits, "ids_VxS": tiny.list_ids}
 PAIRS = jnp.indices((tiny.V, tiny.V))
 
 
-def make_aux(layout, dense_VxV):
-  return {layout: jnp.asarray(LAYOUTS[layout](dense_VxV))}
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_false_negatives_are_the_listed_mismatches(layout):
   gold, predicted = PAIRS
   for table in (RELATION, np.ones_like(RELATION)):
-    aux = make_aux(layout, table)
+    aux = {layout: jnp.asarray(LAYOUTS[layout](table))}
     result = negatives.false_negatives(aux, gold, predicted)
     expected = table & (gold != predicted)
     np.testing.assert_array_equal(result, expected)

@@ -51,6 +51,7 @@ def make_case(model, *, teacher=None, chunk=0, **recipe):
   return options, params, inputs, (slots, sampled_BxK), taught_BxKxV, read
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def read_logits(model, inputs, positions_BxK, params):
   """Returns a model's logits; can be differentiated."""
   bound = model.bind({"params": params})

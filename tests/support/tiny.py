@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from truenegs_jax.config.sections import Optim
-from truenegs_jax.models import pretrain
+from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.objectives import electra, masking, mlm
 from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.runtime import rng as rng_lib
@@ -34,6 +34,20 @@ def make_model(**overrides) -> pretrain.ElectraPair:
 def make_bert(**overrides) -> pretrain.BertMlm:
   """Builds a BERT of two layers; layers and embeddings are 32 wide."""
   return pretrain.make_bert(vocab_size=V, variant="tiny", **overrides)
+
+
+def make_downstream(
+  role: str, head: str, num_outputs: int = 2, **overrides
+) -> finetune.DownstreamModel:
+  """Builds a network of two layers with the head of a task."""
+  return finetune.make_downstream(
+    role=role,
+    head=head,
+    num_outputs=num_outputs,
+    vocab_size=V,
+    variant="tiny",
+    **overrides,
+  )
 
 
 def make_options(*, masking=MASKING, **overrides) -> Options:

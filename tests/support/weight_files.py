@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 import safetensors.numpy
-from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
 from support.commands import type_line
+from support.tokenizer_files import write_vocabulary
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights import export_model, find, load, match

@@ -6,9 +6,9 @@ import nltk
 import pytest
 from absl import flags
 from rich.console import Console
-from tests.support.tokenizer_files import write_vocabulary
 
 from support.mini_wordnet import write_wordnet
+from support.tokenizer_files import write_vocabulary
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.synonyms import command

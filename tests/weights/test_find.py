@@ -227,7 +227,8 @@ def test_a_run_is_read_as_its_export_would_be(tmp_path, backbone):
   with pytest.raises(CheckpointError, match="no checkpoint of step 15"):
     load_params(folder / "checkpoints" / "15", model)
   other = _config("modern" if backbone == "encoder" else "encoder")
-  with pytest.raises(InputError, match="model.backbone='.*Set --config.model"):
+  advice = f"model.backbone='.*Set --config.model.backbone={backbone}"
+  with pytest.raises(InputError, match=advice):
     load_params(folder, build_model(other, vocab_size=tiny.V))
 
 

@@ -40,16 +40,6 @@ FLAX = "flax_model.msgpack"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
-def _tensors():
-  x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-  return {
-    "a.weight": x,
-    "b.half": x.astype(np.float16),
-    "c.bfloat": x.astype(ml_dtypes.bfloat16),
-    "d.ids": np.arange(6)[None],
-  }
-
-
 def _header(header, num_data, num_bytes=None):
   """Returns a safetensors file without the library's checks."""
   if not isinstance(header, bytes):
@@ -131,7 +121,13 @@ def test_code_in_a_pickle_is_not_executed(tmp_path, name, wrap):
 
 @pytest.mark.parametrize("kind", ["safetensors", "zip", "old pickle"])
 def test_reads_every_type(tmp_path, kind):
-  tensors = _tensors()
+  x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+  tensors = {
+    "a.weight": x,
+    "b.half": x.astype(np.float16),
+    "c.bfloat": x.astype(ml_dtypes.bfloat16),
+    "d.ids": np.arange(6)[None],
+  }
   if kind == "safetensors":
     safetensors.numpy.save_file(tensors, tmp_path / WEIGHTS)
   else:

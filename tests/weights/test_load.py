@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny, tokenizer_files
+from support.tokenizer_files import write_vocabulary
 from support.weight_files import (
   TOKENIZER,
   assert_same_tree,
@@ -26,13 +26,12 @@ from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.configs import bert_base, electra_small
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.data.tokenizer_files import load_tokenizer
-from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import plan
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights import load
 from truenegs_jax.workdir.saved_model import build_model
 
-HEAD = "task_head/dense, task_head/output."
 SMALL = {"layers": 1, "max_positions": 64}
 
 
@@ -45,21 +44,17 @@ def _pair(**fields):
 
 
 def _downstream(role, head, outputs=2, **fields):
-  return finetune.make_downstream(
-    role=role,
-    head=head,
-    num_outputs=outputs,
-    vocab_size=tiny.V,
-    variant="tiny",
-    **SMALL | fields,
-  )
+  return tiny.make_downstream(role, head, outputs, **SMALL | fields)
 
 
-@functools.cache
-def _init_params(model, seed):
-  """Returns the parameters with which a run from scratch starts."""
-  init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
-  return jax.device_get(init())
+@pytest.fixture(autouse=True)
+def quick_init(monkeypatch):
+  """Replaces slow initialization by `random_params` with seed + 100."""
+
+  def draw_params(model, seed):
+    return random_params(model, 100 + seed)
+
+  monkeypatch.setattr(load, "draw_params", draw_params)
 
 
 def test_weights_in_bfloat16_are_read_as_float32(tmp_path):
@@ -123,9 +118,14 @@ def test_a_pair_that_does_not_share_keeps_the_embeddings_of_each(tmp_path):
   assert_same_tree(loaded["embeddings"], expected)
 
 
-def test_missing_modules_are_drawn_as_in_a_run_from_scratch(tmp_path):
+def test_missing_modules_are_drawn_as_in_a_run_from_scratch(
+  tmp_path, monkeypatch
+):
+  monkeypatch.undo()  # of quick_init
   model = _bert(pooler=True)
-  params, fresh = random_params(model), _init_params(model, 3)
+  params = random_params(model)
+  init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(3)))
+  fresh = jax.device_get(init())
   strip_prefix(write_export(tmp_path, model) / "bert")
   loaded, [line] = load_params(tmp_path, model, seed=3)
   for name in ("embeddings", "bert"):
@@ -139,9 +139,7 @@ def test_missing_modules_are_drawn_as_in_a_run_from_scratch(tmp_path):
 
 
 @pytest.mark.parametrize("skip", ["", "head, words"])
-def test_a_missing_generator_or_skipped_head_is_drawn(
-  tmp_path, quick_init, skip
-):
+def test_a_missing_generator_or_skipped_head_is_drawn(tmp_path, skip):
   params, fresh = random_params(_pair()), random_params(_pair(), 105)
   folder = write_export(tmp_path, _pair())
   init, drawn = folder / "discriminator", ["generator", "generator_head"]
@@ -173,7 +171,7 @@ def test_rows_of_known_words_are_copied_to_another_vocabulary(tmp_path, make):
   loaded, [line] = load_params(
     tmp_path, model, tokenizer=CHANGED, seed=2, skip="words"
   )
-  fresh = _init_params(model, 2)
+  fresh = random_params(model, 102)
   for module, name in (("embeddings", "word"), (head, "bias")):
     for i, token in enumerate(CHANGED.vocab):
       expected = fresh[module][name][i]
@@ -212,24 +210,14 @@ def test_another_kind_of_tokenizer_keeps_the_encoder(tmp_path):
   loaded, [line] = load_params(bert, model, tokenizer=bpe, skip="words", seed=2)
   assert f"copied the rows of 5 of {len(bpe.vocab)} words" in line
   params = random_params(_bert())
-  fresh = _init_params(model, 2)
+  fresh = random_params(model, 102)
   words = loaded["embeddings"].pop("word")
-  expected = fresh["embeddings"].pop("word").copy()
+  expected = fresh["embeddings"].pop("word")
   known = params["embeddings"].pop("word")[[*TOKENIZER.special_ids]]
   expected[[*bpe.special_ids]] = known
   np.testing.assert_array_equal(words, expected)
   assert_same_tree(loaded["embeddings"], params["embeddings"])
   assert_same_tree(loaded["bert"], params["bert"])
-
-
-@pytest.fixture
-def quick_init(monkeypatch):
-  """Replaces slow initialization by `random_params` with seed + 100."""
-
-  def draw_params(model, seed):
-    return random_params(model, 100 + seed)
-
-  monkeypatch.setattr(load, "draw_params", draw_params)
 
 
 def _as_run(folder, role="discriminator"):
@@ -254,9 +242,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("case", STARTS)
-def test_fine_tuning_takes_the_encoder_of_any_pre_training(
-  tmp_path, quick_init, case
-):
+def test_fine_tuning_takes_the_encoder_of_any_pre_training(tmp_path, case):
   role, head, make = STARTS[case]
   if make:
     init = write_export(tmp_path, make())
@@ -295,7 +281,7 @@ def _fine_tuned(folder, role, head, labels):
   ],
 )
 def test_a_head_of_another_task_is_left_out(
-  tmp_path, quick_init, role, saved, head, left_out, saved_class
+  tmp_path, role, saved, head, left_out, saved_class
 ):
   folder, params = _fine_tuned(tmp_path, role, saved, ("no", "yes"))
   if saved_class:  # another class with the same shapes
@@ -310,7 +296,7 @@ def test_a_head_of_another_task_is_left_out(
     load_params(folder, model, complete=True)
 
 
-def test_a_head_of_more_classes_is_refused_or_skipped(tmp_path, quick_init):
+def test_a_head_of_more_classes_is_refused_or_skipped(tmp_path):
   folder, params = _fine_tuned(tmp_path, "bert", "pooler", "abc")
   model = _downstream("bert", "pooler")
   words = r"(?s)classifier.* is \(3,\).*--config.init_skip=head"
@@ -330,7 +316,7 @@ def test_a_head_of_more_classes_is_refused_or_skipped(tmp_path, quick_init):
   ],
 )
 def test_pre_training_and_export_take_a_fine_tuned_model(
-  tmp_path, no_torch, quick_init, role, head, backbone
+  tmp_path, no_torch, role, head, backbone
 ):
   fields = {"backbone": backbone, "layers": 2}
   tuned = _downstream(role, head, **fields)

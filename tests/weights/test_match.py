@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.support.tokenizer_files import write_vocabulary
 
 from support import tiny
+from support.tokenizer_files import write_vocabulary
 from support.weight_files import (
   TOKENIZER,
   assert_same_tree,
@@ -101,11 +101,6 @@ def test_weights_that_do_not_fit_are_refused(bert, case):
     edit_tensors(bert, tensors)
   edit_config(bert, fields)
   assert_refused(bert, _bert(), *words)
-
-
-def test_another_backbone_is_refused(bert):
-  modern = _bert(backbone="modern")
-  assert_refused(bert, modern, "Set --config.model.backbone=encoder.")
 
 
 @pytest.mark.parametrize(
