@@ -8,6 +8,7 @@ Masking.read(config.masking).prob
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Collection, Container, Mapping
 from typing import Any, Self, dataclass_transform
 
@@ -150,6 +151,18 @@ class Section:
       if x.name in values
     }
     return cls(**given)
+
+  def replace(self, changes: Mapping[str, Any]) -> Self:
+    """Returns a copy with other values of keys, by names with dots."""
+    tree = dataclasses.asdict(self)
+    for name, value in changes.items():
+      section, _, last = name.rpartition(".")
+      (tree[section] if section else tree)[last] = value
+    return self.read(tree)
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the values in JSON's types."""
+    return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
 def flatten(

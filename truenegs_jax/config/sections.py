@@ -4,10 +4,7 @@ A new key is a line here and the line that uses it (docs/how_to/add_key.md).
 `tables.py` says which keys each task has.
 """
 
-import dataclasses
-import json
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 from truenegs_jax.config.keys import (
   TINY,
@@ -458,15 +455,3 @@ class PretrainConfig(Section):
   checkpoint: Checkpoint = Checkpoint()
   log: Log = Log()
   eval: Eval = Eval()
-
-  def replace(self, changes: Mapping[str, Any]) -> Self:
-    """Returns a copy with other values of keys, by names with dots."""
-    tree = dataclasses.asdict(self)
-    for name, value in changes.items():
-      section, _, last = name.rpartition(".")
-      (tree[section] if section else tree)[last] = value
-    return self.read(tree)
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns the values in JSON's types."""
-    return json.loads(json.dumps(dataclasses.asdict(self)))
