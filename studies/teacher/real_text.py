@@ -16,7 +16,9 @@ import numpy as np
 from summary import show
 
 FOLDER = Path(__file__).parent
-ARMS = ("plain", "hc", "balanced", "teacher", "half", "other", "given")
+ARMS = (
+  *("plain", "hc", "balanced", "teacher", "half", "other", "given", "more"),
+)
 MEASURES = ("windows of 32", "of 128", "words with synonyms", "BLiMP")
 KINDS = {
   "both": "WordNet lists the word, and the teacher allows it",
@@ -108,9 +110,13 @@ def numbers() -> dict[str, str]:
     name: f"{100 * agreement['figures']['wordnet'][name]['0.5'][0]:.1f}"
     for name in ("precision", "chance", "recall")
   }
+  values = read_values()
+  more = values["more"]
+  lost = [more[seed][1] - values["teacher"][seed][1] for seed in more]
   return {
     **percents,
-    "real_text": make_table(read_values()),
+    "real_text": make_table(values),
+    "more_less_teacher": f"{np.mean(lost):.2f}",
     "slots": f"{agreement['slots']:,}",
     "errors": f"{errors:,}",
     "listed_errors": f"{100 * listed / errors:.1f}",
