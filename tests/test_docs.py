@@ -52,6 +52,7 @@ def test_blocks_have_a_language_that_is_tested(page):
 @pytest.mark.slow
 @each_page
 def test_python_compiles_and_its_imports_exist(page):
+  """Code that does not parse, and an import that fails, raise."""
   codes = [b.text for b in read_blocks(page) if b.language == "python"]
   codes += re.findall(r"(?ms)<<'PY'\n(.*?)^PY$", scripts_of(page))
   for code in codes:

@@ -71,7 +71,7 @@ def test_a_branch_changes_what_decides_no_array(
 ):
   c = common.get_config()
   c.model.backbone = backbone
-  branch_off(tmp_path, c, key, value, is_refused=is_refused)
+  check_branch(tmp_path, c, key, value, is_refused=is_refused)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_a_branch_keeps_the_table_in_its_state(
   c = common.get_config()
   c.negatives.sources = sources
   key = f"negatives.{key}"
-  branch_off(tmp_path, c, key, value, is_refused=is_refused)
+  check_branch(tmp_path, c, key, value, is_refused=is_refused)
 
 
-def branch_off(tmp_path, c, key, value, *, is_refused):
-  """Branches from a run of a config, with another value of a key."""
+def check_branch(tmp_path, c, key, value, *, is_refused):
+  """Asserts that a branch with another value is refused, or has the state."""
   folder = write_run(tmp_path / "run", c, {5: {"w": np.ones(3, np.float32)}})
   c.update_from_flattened_dict({key: value})
   prints = {"vocabulary": TOKENIZER.fingerprint}

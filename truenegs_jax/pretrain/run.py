@@ -162,8 +162,10 @@ class Training:
     self._config = started.run.config
     self._mesh = started.run.mesh
     self._first_step = int(started.state.step)
-    parts = started.train_steps
-    self._row_flops = {n: describe.row_flops(started.run, n) for n in parts}
+    self._row_flops = {  # by the parts of a row
+      parts: describe.row_flops(started.run, parts)
+      for parts in started.train_steps
+    }
     self._flops = 0.0  # of a row, summed over steps
     size = self._config.batch_size
     self._slice: dict[str, Any] = {

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.config.sections import Data
+from truenegs_jax.config.sections import Data, PretrainConfig
 from truenegs_jax.data import batches, prepare
 from truenegs_jax.data import rows as rows_folder
 from truenegs_jax.data.tokenizer import Tokenizer
@@ -201,9 +201,7 @@ def start(
     ),
     description,
   )
-  init = run.config.init
-  origin = f"weights '{init}'" if init else "random parameters"
-  origin += f", seed {run.config.seed}"
+  origin = _describe_origin(run.config)
   if resumed:
     origin = f"resumed at step {int(state.step):,} of '{workdir}'"
   analyses = [step.memory_analysis() for step in compiled.values()]
@@ -223,6 +221,13 @@ def start(
     about = {"lines": lines, "sources": sources}
     files.save_json(workdir / files.ABOUT, about)
   return started
+
+
+def _describe_origin(config: PretrainConfig) -> str:
+  """Describes what a new run starts from."""
+  init = config.init
+  origin = f"weights '{init}'" if init else "random parameters"
+  return f"{origin}, seed {config.seed}"
 
 
 def compile_steps(
