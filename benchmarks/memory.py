@@ -65,14 +65,13 @@ TPU_VARIABLES = {
 def main(argv: list[str]) -> None:
   """Prints the report of one config."""
   del argv
-  with flags_lib.exit_on_errors():
-    for program in _PROGRAMS.value:
-      one_of("--programs", program, PROGRAMS)
-    jax.config.update("jax_platforms", "cpu")
-    absent = get_devices(_TOPOLOGY.value) if _TOPOLOGY.value else ()
-    # `check` counts JAX's own devices, so that there are as many.
-    jax.config.update("jax_num_cpu_devices", len(absent) or _DEVICES.value)
-    lines = report(_CONFIG.value, absent or jax.devices(), _PROGRAMS.value)
+  for program in _PROGRAMS.value:
+    one_of("--programs", program, PROGRAMS)
+  jax.config.update("jax_platforms", "cpu")
+  absent = get_devices(_TOPOLOGY.value) if _TOPOLOGY.value else ()
+  # `check` counts JAX's own devices, so that there are as many.
+  jax.config.update("jax_num_cpu_devices", len(absent) or _DEVICES.value)
+  lines = report(_CONFIG.value, absent or jax.devices(), _PROGRAMS.value)
   Console(markup=False, highlight=False).print(progress.make_table(lines))
 
 

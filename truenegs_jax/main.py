@@ -29,7 +29,6 @@ import sys
 import traceback
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.runtime import cpu, paths
@@ -75,7 +74,7 @@ def _run() -> int:
 
   from truenegs_jax.runtime import distributed, progress
 
-  config: ConfigDict = flags.FLAGS["config"].value
+  config = flags.FLAGS.config
   paths.check_utf8(flags.FLAGS.workdir)
   workdir = paths.open_path("--workdir", flags.FLAGS.workdir)
   stall_secs = distributed.read_secs(distributed.STALL_VARIABLE, default=300)

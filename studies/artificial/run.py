@@ -121,24 +121,23 @@ def main(argv: list[str]) -> None:
   del argv
   workdir = pathlib.Path(WORKDIR.value).expanduser()
   console = progress.make_console()
-  with flags_lib.exit_on_errors():
-    config = make_config(workdir)
-    write_languages(workdir)
-    if code := study.run(config, workdir, console):
-      sys.exit(code)
-    read = Study.read(config.study.to_dict())
-    parts = parts_lib.make_parts(read, workdir)
-    measured = measure(parts, workdir)
-    comparison = Comparison(
-      scores=measured,
-      arms=[*config.study.arms],
-      seeds=range(SEEDS.value),
-      tasks=(),
-      finetune_seeds=(),
-    )
-    for table in tables.make_tables(comparison):
-      print_table(table, console)
-    save_measures(measured, workdir / "measures.csv")
+  config = make_config(workdir)
+  write_languages(workdir)
+  if code := study.run(config, workdir, console):
+    sys.exit(code)
+  read = Study.read(config.study.to_dict())
+  parts = parts_lib.make_parts(read, workdir)
+  measured = measure(parts, workdir)
+  comparison = Comparison(
+    scores=measured,
+    arms=[*config.study.arms],
+    seeds=range(SEEDS.value),
+    tasks=(),
+    finetune_seeds=(),
+  )
+  for table in tables.make_tables(comparison):
+    print_table(table, console)
+  save_measures(measured, workdir / "measures.csv")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import shlex
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags, logging
@@ -44,12 +44,18 @@ def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
 
 
 def run(main: Callable[[list[str]], object]) -> None:
-  """Runs `app.run` with packaged configs and one-line flag errors.
+  """Runs `app.run` with packaged configs and errors of one line.
 
   The help of the program begins with the docstring of the module of `main`.
+  Exit codes are those of runtime.errors.
   """
   text = sys.modules[main.__module__].__doc__
-  app.run(main, flags_parser=lambda argv: parse(argv, flags.FLAGS, text))
+
+  def run_main(argv: list[str]) -> None:
+    with exit_on_errors():
+      main(argv)
+
+  app.run(run_main, flags_parser=lambda argv: parse(argv, flags.FLAGS, text))
 
 
 @contextlib.contextmanager
@@ -114,12 +120,13 @@ def parse_flags(
   if needs_config and not text and all("--config." in x for x in rest[1:]):
     raise InputError("--config is missing. Try --config=demo.")
   config = load.load_config(text) if text else None
-  with _refuse_mistakes(values, config):
+  keys = tables.TABLES[config.task] if config else {}
+  with _refuse_mistakes(values, keys):
     if config:
       _define_keys(config, rest, values)
     rest = values(rest)
   if words := rest[1:]:
-    raise InputError(_explain_words(words, values, config))
+    raise InputError(_explain_words(words, values, keys))
   if config:
     tables.check_values(values[CONFIG].value)
     if WORKDIR in values and not values[WORKDIR].value:
@@ -129,13 +136,13 @@ def parse_flags(
 
 @contextlib.contextmanager
 def _refuse_mistakes(
-  values: flags.FlagValues, config: ConfigDict | None = None
+  values: flags.FlagValues, keys: Iterable[str] = ()
 ) -> Iterator[None]:
   """Turns absl's errors into InputErrors, with flags that may be meant."""
   try:
     yield
   except flags.UnrecognizedFlagError as e:
-    hint = _near_flags(e.flagname, values, config)
+    hint = _near_flags(e.flagname, values, keys)
     raise InputError(
       f"There is no flag --{e.flagname}.{hint} To list all flags, pass --help."
     ) from e
@@ -166,11 +173,11 @@ def _define_keys(
 
 
 def _explain_words(
-  words: list[str], values: flags.FlagValues, config: ConfigDict | None
+  words: list[str], values: flags.FlagValues, keys: Iterable[str]
 ) -> str:
   """Says what may be meant by words that are no flags."""
   name, equals, _ = words[0].partition("=")
-  hint = _near_flags(name, values, config) if equals else ""
+  hint = _near_flags(name, values, keys) if equals else ""
   if pathlib.Path(name.partition(":")[0]).stem in load.packaged_names():
     hint = f" Did you mean --config={words[0]}?"
   hint = hint or " Use --config.KEY=VALUE. Put a value with spaces in quotes."
@@ -178,12 +185,11 @@ def _explain_words(
 
 
 def _near_flags(
-  name: str, values: flags.FlagValues, config: ConfigDict | None
+  name: str, values: flags.FlagValues, keys: Iterable[str]
 ) -> str:
   """Returns " Did you mean --FLAG?", also for keys without --config., or ""."""
   names = [flag.name for flag in _flags(values)]
-  if config:
-    names += [f"{CONFIG}.{key}" for key in tables.TABLES[config.task]]
+  names += [f"{CONFIG}.{key}" for key in keys]
   return did_you_mean(name, names, "--")
 
 

@@ -20,35 +20,32 @@ from truenegs_jax.workdir import files
 
 
 def main(argv: list[str]) -> None:
-  """Exports a run, or weights; exit codes are those of runtime.errors."""
-  with flags_lib.exit_on_errors():
-    if len(argv) != 2:
-      raise errors.InputError(
-        f"Name one run: {errors.program()} export runs/x."
-      )
-    from truenegs_jax.pretrain import export_run  # slow to import
-    from truenegs_jax.weights import export_model, find
+  """Exports a run, or weights."""
+  if len(argv) != 2:
+    raise errors.InputError(f"Name one run: {errors.program()} export runs/x.")
+  from truenegs_jax.pretrain import export_run  # slow to import
+  from truenegs_jax.weights import export_model, find
 
-    init = argv[1]
-    run = None
-    step = flags.FLAGS.step
-    output = None
-    if flags.FLAGS.output:
-      output = open_path("--output", flags.FLAGS.output)
-    if len(find.split_init(init)) == 1:
-      run = files.parse_run_path(open_path("export", init))
-    with progress.working(progress.log_console(), "Exporting"):
-      if run:
-        step = run[1] if step is None else step
-        line = export_run.export_workdir(run[0], step=step, output=output)
-      elif output and step is None:
-        line = export_model.export_weights(init, output)
-      else:
-        raise errors.InputError(
-          f"{init!r} is not the folder of a run with checkpoints. If it names"
-          " weights, set --output=FOLDER, and no --step."
-        )
-    print(line)
+  init = argv[1]
+  run = None
+  step = flags.FLAGS.step
+  output = None
+  if flags.FLAGS.output:
+    output = open_path("--output", flags.FLAGS.output)
+  if len(find.split_init(init)) == 1:
+    run = files.parse_run_path(open_path("export", init))
+  with progress.working(progress.log_console(), "Exporting"):
+    if run:
+      step = run[1] if step is None else step
+      line = export_run.export_workdir(run[0], step=step, output=output)
+    elif output and step is None:
+      line = export_model.export_weights(init, output)
+    else:
+      raise errors.InputError(
+        f"{init!r} is not the folder of a run with checkpoints. If it names"
+        " weights, set --output=FOLDER, and no --step."
+      )
+  print(line)
 
 
 def run_command() -> None:

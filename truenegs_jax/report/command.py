@@ -23,15 +23,14 @@ COLUMNS = ("step", "loss", "rate", "left")
 
 
 def main(argv: list[str]) -> None:
-  """Shows runs and writes the page; exit codes are those of runtime.errors."""
-  with flags_lib.exit_on_errors():
-    if not argv[1:]:
-      raise InputError(f"Name runs to show: {program()} report runs/a runs/b.")
-    path = open_path("--output", flags.FLAGS.output)
-    runs = write.read_workdirs([open_path("report", x) for x in argv[1:]])
-    progress.make_console().print(make_table(runs))
-    write.write_report(runs, path)
-    print(f"saved: {path}")
+  """Shows runs and writes the page."""
+  if not argv[1:]:
+    raise InputError(f"Name runs to show: {program()} report runs/a runs/b.")
+  path = open_path("--output", flags.FLAGS.output)
+  runs = write.read_workdirs([open_path("report", x) for x in argv[1:]])
+  progress.make_console().print(make_table(runs))
+  write.write_report(runs, path)
+  print(f"saved: {path}")
 
 
 def make_table(runs: Sequence[page.Run]) -> Table:

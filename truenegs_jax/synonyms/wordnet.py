@@ -200,12 +200,7 @@ def fetch() -> None:
 
 def run_command() -> None:
   """Runs the command."""
-
-  def main(_: list[str]) -> None:
-    with flags_lib.exit_on_errors():
-      fetch()
-
-  flags_lib.run(main)
+  flags_lib.run(lambda _: fetch())
 
 
 def _read_first(
