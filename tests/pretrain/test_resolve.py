@@ -144,6 +144,16 @@ def test_init_is_required(init, name):
       "negatives.smoothing_by=model",
     ),
     (
+      {"negatives.sources": "model every=10", "negatives.smoothing": 0.3}
+      | {"negatives.smoothing_by": "balanced"},
+      "negatives.smoothing_by=model",
+    ),
+    (
+      {"negatives.sources": "model every=10", "negatives.smoothing": 1.0}
+      | {"negatives.smoothing_by": "balanced"},
+      "negatives.smoothing_by=set",
+    ),
+    (
       {"negatives.smoothing": 1.0, "negatives.smoothing_by": "teacher"},
       "negatives.smoothing_by=set",
     ),

@@ -194,9 +194,12 @@ def _check_negatives(config: PretrainConfig) -> None:
   n = config.negatives
   request = run_table.make_request(n, config.data)
   has_teacher = request.teacher is not None
-  if has_teacher != (n.smoothing_by == "teacher") and n.smoothing:
+  fits = has_teacher == (n.smoothing_by == "teacher")
+  if request.model and request.symmetric:  # its table changes in training
+    fits = False
+  if n.smoothing and not fits:
     by = "set" if n.smoothing == 1 else "balanced"
-    if has_teacher or request.model:
+    if has_teacher or (request.model and by == "balanced"):
       by = request.parsed[0].name
     raise InputError(
       f"negatives.smoothing_by={n.smoothing_by!r} does not go with"
@@ -206,12 +209,6 @@ def _check_negatives(config: PretrainConfig) -> None:
   if not has_teacher and (n.smoothing or n.smoothing_by != "uniform"):
     check_smoothing(n.smoothing, n.smoothing_by)
   table = request.model
-  if table and request.symmetric:
-    raise InputError(
-      f"negatives.sources={n.sources!r} builds its table during training, which"
-      " does not support smoothing_by='balanced'. Set"
-      " --config.negatives.smoothing_by=model."
-    )
   if table and n.needs_table and table.every >= config.steps:
     raise InputError(
       f"negatives.sources={n.sources!r} builds a table every"
