@@ -49,7 +49,7 @@ def test_the_precision_follows_the_cpu_and_the_version_of_jax(
 
 def test_the_installed_xla_knows_the_options_of_a_cpu(monkeypatch):
   monkeypatch.delenv("XLA_FLAGS", raising=False)
-  monkeypatch.setattr(cpu, "has_instructions", lambda *names: True)
+  monkeypatch.setattr(cpu, "has_bfloat16", lambda: True)
   options = cpu.compiler_options("bfloat16")
   assert len(options) > 1
   with cpu.lowering_for("cuda"):

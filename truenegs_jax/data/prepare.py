@@ -95,7 +95,7 @@ def make_plan(
   except errors.UnavailableError as error:
     if not named or not (named / rows.MANIFEST).exists():
       raise
-    _say(f"{errors.printable(error)}\nUsing the rows in '{named}'.")
+    progress.say(f"{errors.printable(error)}\nUsing the rows in '{named}'.")
     identity = rows.read_manifest(named)["options"]["sources"]
   given = None
   words = f"train:{data.vocab_size}"
@@ -127,7 +127,7 @@ def _warn_of_capitals(tokenizer: Tokenizer) -> None:
   num_cased = sum(x != x.lower() for x in tokenizer.vocab)
   is_cased = num_cased > len(tokenizer.vocab) / 10
   if is_cased and tokenizer.lowercase and not tokenizer.definition:
-    _say(
+    progress.say(
       f"warning: {num_cased:,} entries of data.vocab have capitals, but text"
       " loses them. If it is a cased one, set --config.data.lowercase=False."
     )
@@ -178,20 +178,20 @@ def _check_place(folder: pathlib.Path, corpus: Corpus) -> None:
   for part in corpus.parts:
     if not part.paths:  # no files
       continue
-    where = part.name.partition("**")[0]
+    where = part.spec.where.partition("**")[0]
     if not is_url(where):
       where = os.path.realpath(os.path.expanduser(where))
     if f"{folder}/".startswith(f"{where.rstrip('/')}/"):
       raise InputError(
-        f"data.rows: '{folder}' is in {part.name!r} of data.sources, so its"
-        " files would be read as text. Set --config.data.rows to a folder"
+        f"data.rows: '{folder}' is in {part.spec.where!r} of data.sources, so"
+        " its files would be read as text. Set --config.data.rows to a folder"
         " elsewhere."
       )
 
 
 def _prepare(plan: Plan, corpus: Corpus) -> None:
   _check_place(plan.folder, corpus)
-  _say(f"Preparing {corpus} in '{plan.folder}'")
+  progress.say(f"Preparing {corpus} in '{plan.folder}'")
   records = _open_records(plan)
   spec = BuildSpec(
     plan.folder,
@@ -213,7 +213,7 @@ def _prepare(plan: Plan, corpus: Corpus) -> None:
     raise
   files.remove_folder(records)
   splits = manifest["splits"]
-  _say(
+  progress.say(
     f"{splits['train']['rows']:,} rows of {plan.options.length} tokens to train"
     f" on ({splits['train']['padding_share']:.1%} padding),"
     f" {splits['held_out']['rows']:,} held out"
@@ -279,7 +279,7 @@ def _find_or_train_vocabulary(
       progress=lambda note: show(None, note),
       **options,
     )
-  _say(f"Trained a vocabulary of {len(vocab):,} entries")
+  progress.say(f"Trained a vocabulary of {len(vocab):,} entries")
   tokenizer = tokenizer_lib.make_tokenizer(vocab, **options)
   tokenizer_files.write_tokenizer(tokenizer, folder)
   return tokenizer
@@ -400,10 +400,6 @@ def _count_tokens(spec: BuildSpec, split: str, shards: Shards) -> np.ndarray:
     share = count / record["rows"]
     total_V += np.rint(share * np.array(record["counts"])).astype(np.int64)
   return total_V
-
-
-def _say(text: str) -> None:
-  progress.log_console().print(text, soft_wrap=True)
 
 
 def _fingerprint(options: RowsOptions) -> str:

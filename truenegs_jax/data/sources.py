@@ -75,11 +75,6 @@ class Part:
   num_units: int = 1
   paths: tuple[str, ...] = ()  # absolute paths or URLs of its files
 
-  @property
-  def name(self) -> str:
-    """Its file, folder, glob, source or data set."""
-    return self.spec.where
-
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
@@ -119,7 +114,7 @@ class Corpus:
     """
     for part, size in zip(self.parts, sizes, strict=True):
       if not size:
-        raise _no_text(part.name)
+        raise _no_text(part.spec.where)
     if not self.shares:
       return (1.0,) * len(self.parts)
     progress = [x / y for x, y in zip(sizes, self.shares, strict=True)]
@@ -130,7 +125,7 @@ class Corpus:
     return itertools.chain.from_iterable(map(self.read_unit, self.units))
 
   def __str__(self) -> str:
-    return ", ".join(part.name for part in self.parts)
+    return ", ".join(part.spec.where for part in self.parts)
 
   def identity(self) -> list[dict[str, Any]]:
     """Returns as JSON what determines the documents and their order."""

@@ -100,7 +100,7 @@ def load_tokenizer(
       return make_tokenizer(vocab, **options, origin=str(path))
     config: dict[str, Any] = {}
     for name in SETTINGS:
-      with _read_beside(path.parent, name) as values:
+      with read_beside(path.parent, name) as values:
         config |= values
     names = _name_roles(content, config)
     _check_roles(names, path)
@@ -116,23 +116,21 @@ def find_file(folder: pathlib.Path) -> pathlib.Path | None:
     return text if text.is_file() and _is_bert(content) else json_file
 
 
-def build_tokenizer(data: Any, vocab: str) -> Tokenizer:
-  """Loads a vocabulary with the options of `c.data`."""
-  strip_accents = ACCENTS[data.accents]
+def build_tokenizer(options: Any, vocab: str) -> Tokenizer:
+  """Loads a vocabulary with `lowercase` and `accents` of `options`."""
   return load_tokenizer(
-    vocab, lowercase=data.lowercase, strip_accents=strip_accents
+    vocab, lowercase=options.lowercase, strip_accents=ACCENTS[options.accents]
   )
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> list[str]:
-  """Writes what `load_tokenizer` reads; returns the names of the files."""
+def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
+  """Writes the files that `load_tokenizer` reads."""
   for name in {*FILES} - {*tokenizer.files}:  # of a run that has ended early
     if (folder / name).exists():
       (folder / name).unlink()
   for name, text in tokenizer.files.items():
     with files.atomic_file(folder / name) as file:
       file.write(text.encode())
-  return [*tokenizer.files]
 
 
 def _download(name: str) -> pathlib.Path:
@@ -187,10 +185,10 @@ def _read_added_tokens(folder: pathlib.Path) -> list[dict[str, Any]]:
   """
   plain = {"special": False, **dict.fromkeys(FLAGS, False)}
   added: dict[str, Any] = {}
-  with _read_beside(folder, ADDED) as ids:
+  with read_beside(folder, ADDED) as ids:
     for name, i in ids.items():
       added[name] = {**plain, "normalized": True, "id": int(i)}
-  with _read_beside(folder, CONFIG) as config:
+  with read_beside(folder, CONFIG) as config:
     for i, token in config.get("added_tokens_decoder", {}).items():
       flags = {name: bool(token.get(name)) for name in plain}
       added[token["content"]] = {**flags, "id": int(i)}
@@ -230,7 +228,7 @@ def _check_options(
 
 
 @contextlib.contextmanager
-def _read_beside(folder: pathlib.Path, name: str) -> Iterator[Json]:
+def read_beside(folder: pathlib.Path, name: str) -> Iterator[Json]:
   """Yields the JSON object of a folder's file; {} if there is no such file."""
   if (folder / name).exists():
     path = join_inside(folder, name)

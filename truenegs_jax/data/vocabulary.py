@@ -13,16 +13,13 @@ import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from truenegs_jax.data.tokenizer import MAX_WORD_CHARACTERS, SPECIALS
 from truenegs_jax.runtime.errors import InputError
-
-if TYPE_CHECKING:
-  import pyarrow
 
 Counts = collections.Counter[str]
 BATCH_CHARACTERS = 2_000_000  # many, so that most words are repeated
@@ -55,8 +52,10 @@ def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
     yield batch
 
 
-def split_lines(lines: list[str], *, lowercase: bool) -> "pyarrow.ListArray":
+def split_lines(lines: list[str], *, lowercase: bool) -> Any:
   """Splits one or more lines at ASCII and common Chinese, like BERT.
+
+  Returns pyarrow's ListArray of the words of each line.
 
   BERT may split these words further, but never joins two of them. Spaces, tabs,
   line ends and punctuation separate words, some of which are empty. Lone

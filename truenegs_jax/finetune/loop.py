@@ -35,6 +35,7 @@ from truenegs_jax.workdir import files, metrics_file
 LOSS_WEIGHTS = {"loss": 1.0}
 
 
+@dataclasses.dataclass
 class TrainingSetup:
   """Everything that the runs of a task share, without seed and weights.
 
@@ -42,17 +43,16 @@ class TrainingSetup:
   state) and `train_step` (state, batch, aux -> state, terms) are jitted.
   """
 
-  def __init__(
-    self,
-    options: FinetuneOptions,
-    model: finetune.DownstreamModel,
-    data: TaskData,
-    provenance: Mapping[str, Any],
-  ):
-    self.options = options
-    self.model = model
-    self.data = data
-    self.provenance = provenance
+  options: FinetuneOptions
+  model: finetune.DownstreamModel
+  data: TaskData
+  provenance: Mapping[str, Any]
+
+  def __post_init__(self) -> None:
+    """Prepares steps, evaluations and jitted functions."""
+    options = self.options
+    model = self.model
+    data = self.data
     epochs = options.finetune.epochs or data.task.epochs
     size = len(data.train.tokens)
     self.steps = batches.num_steps(size, options.batch_size, epochs)

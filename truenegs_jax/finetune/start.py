@@ -38,7 +38,7 @@ class Start:
   """The network that all runs start from, opened once for tasks and seeds."""
 
   options: FinetuneOptions
-  weights: Weights | None  # None for a network drawn at random
+  weights: Weights  # of "" for a network drawn at random
   role: str  # "discriminator" or "bert"
   tokenizer: tokenizer_lib.Tokenizer
   network: Mapping[str, Any]  # arguments of `make_downstream` of all tasks
@@ -69,7 +69,7 @@ class Start:
         " pairs of texts, which need two. Use other weights, or a task of"
         " single texts."
       )
-    if self.weights is None:
+    if not self.options.init:
       return None
     skip = self.options.init_skip
     weights = self.weights.for_roles(model.roles)
@@ -80,7 +80,7 @@ class Start:
   ) -> dict[str, Any]:
     """Makes initial parameters; draws a missing head unless `complete`."""
     matched = self.match_task(task)
-    if self.weights is None or matched is None:
+    if matched is None:
       return load.draw_params(self.make_model(task), seed)
     report = self.weights.report
     return load.load_params(
@@ -117,6 +117,7 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
     network["dtype"] = cpu.choose_dtype()
   network["attention_dropout"] = o.model.dropout
   network["head_dropout"] = o.finetune.head_dropout
+  weights = Weights(o.init, report)
   if o.init:
     if o.model.variant != FROM_WEIGHTS or sizes:
       raise InputError(
@@ -124,7 +125,6 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
         " network drawn at random, but init has weights, with their sizes. Set"
         " --config.model.variant=init and no size."
       )
-    weights = Weights(o.init, report)
     source = weights.encoder()
     role = source.role
     location = source.location
@@ -139,7 +139,6 @@ def resolve(options: FinetuneOptions, report: Callable[[str], None]) -> Start:
         " folder or hub name of Hugging Face), or for a network drawn at random"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
-    weights = None
     role = "discriminator"
     location = "a network drawn at random"
     network |= sizes

@@ -18,8 +18,6 @@ from truenegs_jax.weights import find, load, match
 from truenegs_jax.workdir import files, saved_model
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
-KEPT = "kept"  # values of `steps`
-LAST = "last"
 # Ascending steps with their parameters on the devices, read one by one; the
 # step of weights without a run is None.
 Steps = Iterator[tuple[int | None, dict[str, Any]]]
@@ -40,8 +38,7 @@ class Measured(NamedTuple):
 
   def make_run(self, saved: saved_model.SavedModel) -> plan.Run:
     """Makes a run of a saved model with the seed and the mesh of the task."""
-    own: dict[str, Any] = {"seed": self.config.seed}
-    own |= {f"mesh.{name}": x for name, x in vars(self.config.mesh).items()}
+    own = {"seed": self.config.seed, "mesh": vars(self.config.mesh)}
     config = saved.config.replace(own)
     chunk = plan.choose_chunk(len(saved.tokenizer.vocab), self.mesh)
     return plan.Run(config, saved.tokenizer, self.mesh, vocabulary_chunk=chunk)
@@ -96,9 +93,9 @@ def choose_steps(m: Measured, checkpoints: Checkpoints) -> list[int]:
   """Returns the saved steps selected by "kept", "last" or "100,200"."""
   saved_steps = checkpoints.steps()
   text = m.options.steps
-  if text == KEPT:
+  if text == "kept":
     return saved_steps
-  if text == LAST:
+  if text == "last":
     return saved_steps[-1:]
   words = text.replace(" ", "").split(",")
   if not set(words) <= set(map(str, saved_steps)):

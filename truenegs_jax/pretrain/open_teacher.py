@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,6 @@ from truenegs_jax.synonyms.run_table import TeacherOptions
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import find
 from truenegs_jax.weights.match import MatchedWeights, match_own_model
-
-Report = Callable[[str], object]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +78,7 @@ class OpenTeacher:
 
 @functools.cache  # the plans of a run open the same one
 def open_teacher(
-  options: TeacherOptions, *, dtype: str, report: Report
+  options: TeacherOptions, *, dtype: str, report: find.Report
 ) -> OpenTeacher:
   """Opens a teacher that computes in `dtype`; only headers are read."""
   with naming_errors(options.path):

@@ -15,8 +15,6 @@ from truenegs_jax.runtime import distributed, rng
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.train import sharding
 
-Batch = Mapping[str, np.ndarray]
-
 
 def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
   """Builds the prediction of slots: `(params, batch, width) -> [B, K] arrays`.
@@ -77,7 +75,10 @@ def build_predict_step(run: Run) -> Callable[..., dict[str, jax.Array]]:
 
 
 def predict_batch(
-  predict: Callable, params: optax.Params, mesh: jax.sharding.Mesh, batch: Batch
+  predict: Callable,
+  params: optax.Params,
+  mesh: jax.sharding.Mesh,
+  batch: sharding.Batch,
 ) -> Predictions:
   """Predicts the slots of all rows of a batch; each document is a sequence."""
   length = batch["tokens"].shape[1]
@@ -102,7 +103,7 @@ def read_slots(
   predict: Callable,
   params: optax.Params,
   mesh: jax.sharding.Mesh,
-  batch: Batch,
+  batch: sharding.Batch,
   width: int,
 ) -> dict[str, np.ndarray]:
   """Returns the fields of the M slots of a batch, with the `row` of each."""

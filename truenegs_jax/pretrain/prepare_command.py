@@ -9,12 +9,10 @@ Rows that exist are reused, and a preparation that was stopped is resumed.
 """
 
 import dataclasses
-import functools
 import os
 import sys
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from truenegs_jax.config import flags as flags_lib
 from truenegs_jax.config.sections import FROM_WEIGHTS, PretrainConfig
@@ -44,23 +42,20 @@ def _choose_machines(plan: prepare_lib.Plan) -> prepare_lib.Plan:
 def main(argv: list[str]) -> None:
   """Prepares the rows of --config and prints their folder."""
   del argv
-  with flags_lib.exit_on_errors():
-    values: ConfigDict = flags.FLAGS["config"].value
-    config = PretrainConfig.read(values)
-    if config.data.vocab == FROM_WEIGHTS:  # these import jax
-      from truenegs_jax.pretrain.resolve import replace_init
-      from truenegs_jax.weights.find import Weights
+  config = PretrainConfig.read(flags.FLAGS.config)
+  if config.data.vocab == FROM_WEIGHTS:  # these import jax
+    from truenegs_jax.pretrain.resolve import replace_init
+    from truenegs_jax.weights.find import Weights
 
-      # Standard output is only for the folder of the rows.
-      say = functools.partial(progress.log_console().print, soft_wrap=True)
-      weights = Weights(config.init, say)
-      config = replace_init(config, weights, saved=None)
-    plan = prepare_lib.make_plan(config.data, config.length, open_wordnet)
-    plan = _choose_machines(plan)
-    folder, _ = prepare_lib.execute_plan(plan)
-    manifest = rows_folder.read_manifest(folder)
-    if warning := rows_folder.padding_warning(manifest):
-      print(warning, file=sys.stderr)
+    # Standard output is only for the folder of the rows.
+    weights = Weights(config.init, progress.say)
+    config = replace_init(config, weights, saved=None)
+  plan = prepare_lib.make_plan(config.data, config.length, open_wordnet)
+  plan = _choose_machines(plan)
+  folder, _ = prepare_lib.execute_plan(plan)
+  manifest = rows_folder.read_manifest(folder)
+  if warning := rows_folder.padding_warning(manifest):
+    print(warning, file=sys.stderr)
   print(folder)
 
 

@@ -4,6 +4,7 @@ config -> plan -> start -> training -> evaluate, export, report
 """
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import math
@@ -141,30 +142,27 @@ def train(
   )
 
 
+@dataclasses.dataclass
 class Training:
   """Functions of the training loop."""
 
-  def __init__(
-    self,
-    started: Started,
-    workdir: pathlib.Path,
-    write: Callable[[dict], None],
-    clock: guards.Clock,
-    console: Console,
-  ):
+  started: Started
+  workdir: pathlib.Path
+  write: Callable[[dict], None]
+  clock: guards.Clock
+  console: Console
+
+  def __post_init__(self) -> None:
+    """Prepares counts and batches."""
     self.held_out: list[metrics.Terms] = []  # of the last evaluation's batches
     self.schedule_step = 0  # of the last update's learning rate
-    self._started = started
-    self._workdir = workdir
-    self._write = write
-    self._clock = clock
-    self._console = console
-    self._config = started.run.config
-    self._mesh = started.run.mesh
-    self._first_step = int(started.state.step)
+    run = self.started.run
+    self._config = run.config
+    self._mesh = run.mesh
+    self._first_step = int(self.started.state.step)
     self._row_flops = {  # by the parts of a row
-      parts: describe.row_flops(started.run, parts)
-      for parts in started.train_steps
+      parts: describe.row_flops(run, parts)
+      for parts in self.started.train_steps
     }
     self._flops = 0.0  # of a row, summed over steps
     size = self._config.batch_size
@@ -175,17 +173,17 @@ class Training:
 
   def is_evaluated(self, done: int) -> bool:
     """Returns whether held-out rows are evaluated after `done` steps."""
-    return self._clock.share == 1 or not done % self._config.eval.every_steps
+    return self.clock.share == 1 or not done % self._config.eval.every_steps
 
   def is_saved(self, done: int) -> bool:
     """Returns whether a checkpoint is saved after `done` steps."""
     is_due = not done % self._config.checkpoint.every_steps
-    return is_due or done in self._started.run.kept_steps
+    return is_due or done in self.started.run.kept_steps
 
   def content(self, state: step_lib.TrainState) -> tuple[dict, dict]:
     """Returns arrays and description of a checkpoint."""
-    description = self._started.description
-    return vars(state), {**description, guards.TIME: self._clock.to_json()}
+    description = self.started.description
+    return vars(state), {**description, guards.TIME: self.clock.to_json()}
 
   def take_step(
     self, state: step_lib.TrainState, done: int
@@ -193,16 +191,16 @@ class Training:
     """Trains on the batch of a step."""
     if done == self._first_step and distributed.is_first_process():
       for name in (files.RESULTS, files.CASES):  # of fewer steps
-        path = self._workdir / name
+        path = self.workdir / name
         with disk_errors(path):
           path.unlink(missing_ok=True)
-    self.schedule_step = self._clock.schedule_step
+    self.schedule_step = self.clock.schedule_step
     if self.schedule_step != done:
       array = jax.make_array_from_callback(
         (), state.step.sharding, lambda _: np.int32(self.schedule_step)
       )
       state = step_lib.set_schedule_step(state, array)
-    started = self._started
+    started = self.started
     state = started.refresh(state, done)
     rows = started.inputs.train_rows
     seed = self._config.seed
@@ -222,32 +220,32 @@ class Training:
     done = record["step"]
     kind = self._mesh.devices.flat[0].device_kind
     record |= metrics.throughput_fields(
-      self._config.batch_size / self._clock.secs_per_step(done),
+      self._config.batch_size / self.clock.secs_per_step(done),
       tokens=record["row_tokens"],
       flops=self._flops / max(done - self._first_step, 1),
       devices=self._mesh.devices.size,
       peak=metrics.peak_flops(kind, self._config.model.dtype),
     )
     record |= metrics.memory_fields(self._mesh.local_devices[0])
-    record["eta_s"] = self._clock.eta_secs(done)
+    record["eta_s"] = self.clock.eta_secs(done)
     if self._config.minutes:
-      record["total_steps"] = self._clock.expected_steps(done)
-    self._write(record)
+      record["total_steps"] = self.clock.expected_steps(done)
+    self.write(record)
 
   def evaluate(self, done: int, state: step_lib.TrainState) -> None:
     """Evaluates held-out rows and writes a record."""
     self.compute_held_out(state)
-    weights = self._started.run.loss_weights
+    weights = self.started.run.loss_weights
     record = loop_lib.make_record(done, "held_out", self.held_out, weights)
-    if rate_pairs := self._started.inputs.rate_pairs:
-      rates = rate_pairs(state.params, self._console)
+    if rate_pairs := self.started.inputs.rate_pairs:
+      rates = rate_pairs(state.params, self.console)
       record["blimp"] = float(np.mean([*rates.values()]))
       record["blimp_paradigms"] = len(rates)
-    self._write(record)
+    self.write(record)
 
   def compute_held_out(self, state: step_lib.TrainState) -> None:
     """Computes `held_out` of `eval.rows` rows, rounded up to whole batches."""
-    started = self._started
+    started = self.started
     held_out = []
     rows = started.inputs.held_out_rows
     aux = {**started.aux, **state.aux}
@@ -255,7 +253,7 @@ class Training:
     num_batches = math.ceil(min(c.eval.rows, len(rows)) / c.batch_size)
     batches = batches_lib.held_out_batches(rows, **self._slice)
     with progress.counting(
-      self._console, "Evaluating, batches", num_batches, brief=True
+      self.console, "Evaluating, batches", num_batches, brief=True
     ) as advance:
       for batch in itertools.islice(batches, num_batches):
         with distributed.watch_step():

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,14 +54,12 @@ PANELS = {
 # Shares, in percent in a curve.
 RATES = ("corrected_of_slots", "corrected_of_mismatches", "corrected_rows")
 
-Record = Mapping[str, Any]  # of metrics.jsonl; None for a value not finite
-
 
 @dataclasses.dataclass
 class Curve:
   """The records of one training."""
 
-  splits: Mapping[str, Sequence[Record]]  # thinned
+  splits: Mapping[str, Sequence[metrics_file.Record]]  # thinned
   label: str
   group: str  # curves of one group have one colour
 
@@ -84,14 +82,14 @@ class Chart(NamedTuple):
   y_ticks: Sequence[tuple[float, float]]
 
 
-def read_records(workdir: pathlib.Path) -> dict[str, list[Record]]:
+def read_records(workdir: pathlib.Path) -> dict[str, list[metrics_file.Record]]:
   """Reads metrics.jsonl by split, without damaged lines.
 
   Without hard correction, `mlm` is over all slots and becomes
   `mlm_uncorrected`, to be compared with that of other runs. Shares become
   percentages.
   """
-  splits: dict[str, list[Record]] = {}
+  splits: dict[str, list[metrics_file.Record]] = {}
   for record in metrics_file.read_records(workdir):
     split = record.pop("split")
     if "mlm" in record and "mlm_uncorrected" not in record:
@@ -105,7 +103,7 @@ def read_records(workdir: pathlib.Path) -> dict[str, list[Record]]:
 
 
 def thin_records(
-  records_N: Sequence[Record], max_points: int
+  records_N: Sequence[metrics_file.Record], max_points: int
 ) -> list[dict[str, float]]:
   """Returns at most `max_points` records of the fields in PANELS.
 

@@ -167,7 +167,7 @@ def _read_pretraining(
   yield from _show_cases(run, workdir)
 
 
-def _describe_progress(run: page.Run, last: curves.Record) -> None:
+def _describe_progress(run: page.Run, last: Values) -> None:
   """Says how far a pre-training is, on the page and in the terminal."""
   # The steps that fit into the minutes, or all.
   steps = int(last.get("total_steps") or run.config["steps"])

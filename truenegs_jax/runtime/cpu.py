@@ -28,14 +28,14 @@ ONEDNN = "xla_cpu_experimental_onednn_custom_call"
 _PLATFORM = contextvars.ContextVar("platform", default="")
 
 
-def is_enabled(platform: str = "") -> bool:
-  """Whether to use the code for CPUs in a program compiled for `platform`.
+def is_enabled() -> bool:
+  """Whether to use the code for CPUs.
 
-  The default is the platform of `lowering_for`, or else jax's default backend.
+  The platform is that of `lowering_for`, or else jax's default backend.
   """
-  platform = platform or _PLATFORM.get()
+  platform = _PLATFORM.get()
   if not platform:
-    import jax  # not at the top: `configure` must run first
+    import jax  # not at the top: `keep_freed_memory` must run first
 
     platform = jax.default_backend()
   return platform == "cpu"
@@ -64,7 +64,7 @@ def compiler_options(dtype: str) -> dict[str, Any]:
   if not is_enabled():
     return {}
   options: dict[str, Any] = {"xla_backend_optimization_level": 2}
-  if has_instructions(*BFLOAT16):
+  if has_bfloat16():
     options["xla_cpu_prefer_vector_width"] = 512
   if dtype == "bfloat16" and has_onednn():
     options[ONEDNN] = True
@@ -72,13 +72,13 @@ def compiler_options(dtype: str) -> dict[str, Any]:
   return {name: x for name, x in options.items() if name not in flags}
 
 
-def has_instructions(*names: str) -> bool:
-  """Returns whether this machine's CPU has one of some instruction sets."""
+def has_bfloat16() -> bool:
+  """Returns whether this machine's CPU multiplies in bfloat16."""
   info = pathlib.Path("/proc/cpuinfo")
   if not info.exists():
     return False
   text = info.read_text(errors="replace")
-  return any(name in text for name in names)
+  return any(name in text for name in BFLOAT16)
 
 
 def has_onednn() -> bool:
@@ -89,7 +89,7 @@ def has_onednn() -> bool:
   """
   import jax
 
-  return jax.__version_info__ >= (0, 12) and has_instructions(*BFLOAT16)
+  return jax.__version_info__ >= (0, 12) and has_bfloat16()
 
 
 def product_dtype(dtype: Any) -> Any:
@@ -112,7 +112,7 @@ def configure() -> None:
   cores and need twice the scratch memory. Does nothing if JAX_PLATFORMS names a
   GPU or TPU, as launch/gpu.sh does.
   """
-  if not is_enabled(os.environ.get("JAX_PLATFORMS") or "cpu"):
+  if os.environ.get("JAX_PLATFORMS") not in (None, "", "cpu"):
     return
   keep_freed_memory()
   import jax

@@ -15,7 +15,7 @@ training or evaluation, the body of `with watch_step():`.
 
 Only `_client` and `_detect_cluster` use private functions of jax: to exchange
 messages without touching a device, and to read a launcher's environment without
-failing on a laptop. Both return None where jax has moved these functions.
+failing on a laptop. `_detect_cluster` returns None where jax has moved its own.
 """
 
 import collections
@@ -180,12 +180,9 @@ def _client() -> Any:
   """Returns the client of jax's coordinator; None with one process."""
   if not jax.distributed.is_initialized():
     return None
-  try:
-    from jax._src import distributed as private
+  from jax._src import distributed as private
 
-    return private.global_state.client
-  except (ImportError, AttributeError):
-    return None
+  return private.global_state.client
 
 
 def _exchange(name: str, text: str) -> dict[int, str]:
@@ -204,9 +201,9 @@ def _exchange(name: str, text: str) -> dict[int, str]:
 
 
 def initialize(
-  coordinator: str | None,
-  num_processes: int | None,
-  process_id: int | None,
+  address: str | None,
+  count: int | None,
+  index: int | None,
   say: Callable[[str], object],
 ) -> None:
   """Connects the processes of a run; does nothing if there is only one.
@@ -216,9 +213,6 @@ def initialize(
   """
   join_secs = read_secs(JOIN_VARIABLE, default=300)
   heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
-  address = coordinator
-  count = num_processes
-  index = process_id
   devices = None
   if (address, count, index) == (None, None, None):
     address, count, index, devices = _detect_cluster(join_secs)

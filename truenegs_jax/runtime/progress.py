@@ -135,6 +135,11 @@ def log_console() -> Console:
   return make_console(sys.stderr)
 
 
+def say(text: str) -> None:
+  """Prints a line to standard error."""
+  log_console().print(text, soft_wrap=True)
+
+
 def make_table(lines: Mapping[str, str]) -> Table:
   """Makes a table of a plan or a start from name -> text."""
   table = Table(box=None, show_header=False, pad_edge=False)

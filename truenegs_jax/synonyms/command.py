@@ -57,11 +57,7 @@ def _describe_table(
   words: list[str], values: flags.FlagValues
 ) -> Iterator[str]:
   """Yields the table's lists for words or, without any, its size."""
-  tokenizer = tokenizer_files.load_tokenizer(
-    values.vocab,
-    lowercase=values.lowercase,
-    strip_accents=tokenizer_lib.ACCENTS[values.accents],
-  )
+  tokenizer = tokenizer_files.build_tokenizer(values, values.vocab)
   saved = open_path("--vocab", values.vocab) / SYNONYMS
   table = None
   if saved.is_file() and not values["sources"].present:
@@ -113,10 +109,9 @@ def _count_tokens(text: str, tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
 
 
 def main(argv: list[str]) -> None:
-  """Runs the command; errors decide the exit code."""
-  with flags_lib.exit_on_errors():
-    # Without markup, because tokens may be in brackets.
-    run(argv[1:], flags.FLAGS, progress.make_console())
+  """Looks up the words of the command."""
+  # Without markup, because tokens may be in brackets.
+  run(argv[1:], flags.FLAGS, progress.make_console())
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:

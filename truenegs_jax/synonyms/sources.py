@@ -192,14 +192,10 @@ def filled_lines(path: str) -> Lines:
     elif line.strip():
       yield number, line.removesuffix("\n")
   if num_bad:
-    _warn(
-      f"{path}: lines that are not UTF-8 are left out: {num_bad:,}. If"
-      " they are many, convert the file, such as with `iconv -t UTF-8`."
+    progress.say(
+      f"warning: {path}: lines that are not UTF-8 are left out: {num_bad:,}."
+      " If they are many, convert the file, such as with `iconv -t UTF-8`."
     )
-
-
-def _warn(text: str) -> None:
-  progress.log_console().print(f"warning: {text}", soft_wrap=True)
 
 
 def read_groups(path: str) -> Groups:
@@ -381,9 +377,10 @@ def read_entries(path: str) -> Iterator[Entry]:
       word, _, numbers = line.partition(" ")
       yield f"{path}:{number}", word, numbers
   if header and count != int(header[1]):
-    _warn(
-      f"{path}: it has {count:,} words that are read, but its first line"
-      f" says {int(header[1]):,}. If it should have all, download it again."
+    progress.say(
+      f"warning: {path}: it has {count:,} words that are read, but its first"
+      f" line says {int(header[1]):,}. If it should have all, download it"
+      " again."
     )
 
 

@@ -234,22 +234,20 @@ def define_own_task(
       " --config.finetune.text=COLUMN, or COLUMN,COLUMN for pairs."
     )
   metrics = METRICS[kind]
-  one_of("finetune.metric", metric or metrics[0], metrics)
+  main = metric or metrics[0]
+  one_of("finetune.metric", main, metrics)
   names = grammar.parse_names(labels, key="finetune.labels")
-  if kind == TAGS:
-    tags = entities.list_tags(names) if names else ()
-    ordered = tuple(dict.fromkeys((metric or metrics[0], *metrics)))
-    return Task(
-      OWN, OWN, kind, tags, ordered, columns=columns, label_column=label
-    )
-  if names and (kind == SCORE or len(names) < 2):
+  others = metrics if kind == TAGS else metrics[:1]
+  if kind == TAGS and names:
+    names = entities.list_tags(names)
+  elif names and (kind == SCORE or len(names) < 2):
     raise InputError(
       f"finetune.labels={labels!r} does not fit finetune.kind={kind!r}. Set two"
       " classes or more, or none for scores."
     )
-  metrics = tuple(dict.fromkeys((metric or metrics[0], metrics[0])))
+  ordered = tuple(dict.fromkeys((main, *others)))
   return Task(
-    OWN, OWN, kind, names, metrics, columns=columns, label_column=label
+    OWN, OWN, kind, names, ordered, columns=columns, label_column=label
   )
 
 

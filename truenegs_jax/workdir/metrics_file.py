@@ -122,7 +122,8 @@ class JsonlWriter:
   def write(self, record: Record) -> None:
     """Appends one record, with a warning later if the disk is full."""
     is_first = not self._pending
-    self._pending += make_line(record)
+    line = json.dumps({"version": VERSION, **finite_or_null(record)})
+    self._pending += f"{line}\n".encode()
     try:
       self._flush()
     except OSError as e:
@@ -146,12 +147,6 @@ class JsonlWriter:
   def _flush(self) -> None:
     while self._pending:
       self._pending = self._pending[self._file.write(self._pending) :]
-
-
-def make_line(record: Record) -> bytes:
-  """Returns the line of a record."""
-  line = json.dumps({"version": VERSION, **finite_or_null(record)})
-  return f"{line}\n".encode()
 
 
 def read_records(workdir: pathlib.Path) -> list[dict]:
