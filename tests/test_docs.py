@@ -110,7 +110,7 @@ def check_command(words):
     parse_flags(words[1], words[2:])
   if program == "python" and words[1:2] == ["-m"]:
     assert not words[2].startswith("truenegs_jax"), "spell it truenegs VERB"
-  if program == "python" and words[1].startswith("benchmarks/"):
+  if program == "python" and words[1].startswith(("benchmarks/", "studies/")):
     assert (ROOT / words[1]).is_file(), words
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import textwrap
 
@@ -12,7 +13,7 @@ from truenegs_jax.config.flags import parse_config
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGES = sorted(
   page
-  for pattern in ("*.md", "docs/**/*.md", "*/README.md")
+  for pattern in ("*.md", "docs/**/*.md", "*/README.md", "studies/*/*.md")
   for page in ROOT.glob(pattern)
   if not {"_build", "runs"} & {*page.relative_to(ROOT).parts}
 )
@@ -59,13 +60,17 @@ def _parse(text: str) -> list[Block]:
 
 
 def write_files(page: pathlib.Path, folder: pathlib.Path) -> None:
-  """Writes what commands of a page read: its configs and those of runs.
+  """Writes what commands of a page read: configs, those of runs, and studies.
 
   A config is a Python block that begins with `# FILE.py`.
   """
   for block in read_blocks(page):
     if match := re.match(r"# ([\w.]+\.py)\n", block.text):
       (folder / match[1]).write_text(block.text)
+  for path in ROOT.glob("studies/**/*.py"):
+    copy = folder / path.relative_to(ROOT)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, copy)
   config = parse_config(["--config=demo"])
   named = re.findall(r"--config=runs/(\w+)/config\.json", page.read_text())
   for name in {"demo", *named}:
