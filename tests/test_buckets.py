@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from support import bucket_servers, runs, saved_steps, shared_runs
-from support.small_rows import SMALL, read_files, write_rows, write_sources
+from support.small_rows import SMALL, write_rows, write_sources
 from support.weight_files import assert_same_tree, run_export
 from truenegs_jax.data import rows
 from truenegs_jax.pretrain import run as run_lib
@@ -168,7 +168,7 @@ def test_rows_are_those_of_a_folder_or_refused(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(*change)
   spec = write_sources(tmp_path).split(", ")[1]
   write_rows(tmp_path / "local", spec)
-  expected = read_files(tmp_path / "local")
+  expected = runs.read_files(tmp_path / "local")
   url = f"{server.url}/rows"
   stop_after(server, 12)
   with pytest.raises(DiskError, match="could not be reached.*same command"):
@@ -191,7 +191,7 @@ def test_rows_are_those_of_a_folder_or_refused(bucket, tmp_path, monkeypatch):
     [copy] = {*pool.map(rows.copy_rows, [url] * 2)}  # locked as in processes
   # The others were copied before, and each process reads the manifest.
   assert sum(x.kind == "get" for x in server.log) == 3
-  assert read_files(copy).keys() == expected.keys()
+  assert runs.read_files(copy).keys() == expected.keys()
   rows.verify_rows(copy)
   server.write("model/train-00000-0000.tokens.npy", b"mine")
   with pytest.raises(DataError, match="exists and is not empty"):

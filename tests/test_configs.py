@@ -304,11 +304,6 @@ def test_a_dry_run_checks_local_weights(tmp_path):
     print_dry_run(c)
 
 
-def test_word_vectors_are_checked_before_the_run():
-  with pytest.raises(InputError, match="no file 'glove.6B.50d.txt'"):
-    resolve(get_config("electra_small", "hc_glove"))
-
-
 # Clark et al. 2020, table 6; Devlin et al. 2019, appendix A.2.
 PUBLISHED = {
   "electra_small": (1_000_000, 128, 128, 5e-4, 0.15, "electra_85_15"),

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from support import runs
-from support.texts import LETTERS
+from support.texts import LETTERS, write_lines
 from support.weight_files import random_params, write_export
 from truenegs_jax.blimp import run as run_lib
 from truenegs_jax.config.flags import parse_config
@@ -52,11 +52,6 @@ def exports(tmp_path_factory):
     params["embeddings"]["word"] *= 9  # scores differ
     write_export(folder / name, model, params, tokenizer=tokenizer)
   return folder
-
-
-def write_lines(path, records):
-  path.write_text("".join(json.dumps(x) + "\n" for x in records))
-  return path
 
 
 def make_config(path, **values):

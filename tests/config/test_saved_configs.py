@@ -8,7 +8,6 @@ import pytest
 from truenegs_jax.config import load
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.keys import flatten
-from truenegs_jax.robustness.annotate import load_annotator
 from truenegs_jax.runtime.errors import InputError
 
 NAMES = [x for x in load.packaged_names() if not x.startswith("study")]
@@ -88,9 +87,3 @@ def test_no_file_takes_the_name_of_a_packaged_config(tmp_path, monkeypatch):
   with pytest.raises(InputError, match="no/such/folder/demo.py' is no file"):
     load.find_config("no/such/folder/demo.py")
   load.load_config("demo")
-
-
-@pytest.mark.parametrize("name", ["../model", "/model", "a.b", "my model"])
-def test_a_config_cannot_name_a_folder_that_spacy_loads(name):
-  with pytest.raises(InputError, match="robustness.spacy_model="):
-    load_annotator(name)

@@ -24,8 +24,3 @@ def test_every_key_has_a_meaning_and_a_valid_default(task):
 def test_a_config_has_the_keys_of_its_table(task):
   values = flatten(make_config(task).to_dict(), kept=DICTS)
   assert values == {name: key.default for name, key in TABLES[task].items()}
-
-
-def test_fine_tuning_has_no_rate_of_muon():
-  # Its rate per layer would not be Muon's.
-  assert "optim.muon_lr" not in TABLES["finetune"]

@@ -10,7 +10,6 @@ import pytest
 from support import tiny
 from support.weight_files import TOKENIZER
 from truenegs_jax.corrections import lines as lines_lib
-from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.pretrain import predict_slots
 from truenegs_jax.runtime.errors import DataError
@@ -38,11 +37,7 @@ def make_predict(seed):
 
 @pytest.fixture(scope="module")
 def params():
-  rng = np.random.default_rng(20)
-  return jax.tree.map(
-    lambda x: np.float32(rng.normal(0, 0.5, x.shape)),
-    pretrain.param_shapes(MODEL),
-  )
+  return tiny.random_params(MODEL, np.random.default_rng(20), deviation=0.5)
 
 
 def test_cut_lines_are_counted_and_a_limit_is_in_the_fingerprint(tmp_path):

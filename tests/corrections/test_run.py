@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import io
 import json
 import lzma
 
@@ -10,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rich.console import Console
 
-from support import tiny
+from support import runs, tiny
 from support.small_predictions import random_predictions, random_table
 from support.weight_files import write_export, write_run
 from truenegs_jax.config.sections import PretrainConfig
@@ -22,7 +20,6 @@ from truenegs_jax.configs import corrections as config
 from truenegs_jax.corrections import rates
 from truenegs_jax.corrections import run as run_lib
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.pretrain import plan
 from truenegs_jax.report.write import read_workdir
@@ -59,12 +56,10 @@ def make_text():
 def folder(tmp_path_factory):
   """A folder with two runs of 20 steps, a text and a file of synonyms."""
   folder = tmp_path_factory.mktemp("folder")
-  shapes = pretrain.param_shapes(build_model(make_config(), vocab_size=tiny.V))
+  model = build_model(make_config(), vocab_size=tiny.V)
   rng = np.random.default_rng(0)
   for step in (10, 20):
-    PARAMS[step] = jax.tree.map(
-      lambda x: np.float32(rng.normal(0, 0.5, x.shape)), shapes
-    )
+    PARAMS[step] = tiny.random_params(model, rng, deviation=0.5)
   write_run(folder / "run", make_config(), PARAMS, tokenizer=TOKENIZER)
   last = {20: PARAMS[20]}
   write_run(folder / "strict", make_config(**STRICT), last, tokenizer=TOKENIZER)
@@ -100,26 +95,23 @@ def make_task(folder, **changes):
 
 def run_task(folder, workdir, **changes):
   """Runs the task; returns results.json, cases.json and the printed text."""
-  console = Console(file=io.StringIO(), width=100, markup=False)
-  assert run_lib.run(make_task(folder, **changes), workdir, console) == 0
+  c = make_task(folder, **changes)
+  code, printed = runs.run_task(c, workdir, width=100)
+  assert code == 0
   results, found_cases = (
     json.loads((workdir / name).read_text())
     for name in ("results.json", "cases.json")
   )
-  return results, found_cases, console.file.getvalue()
-
-
-def read_files(folder):
-  return {x: x.read_bytes() for x in folder.rglob("*") if x.is_file()}
+  return results, found_cases, printed
 
 
 @pytest.fixture(scope="module")
 def finished(folder, tmp_path_factory):
   """The workdir and results of the task with all steps."""
-  before = read_files(folder / "run")
+  before = runs.read_files(folder / "run")
   workdir = tmp_path_factory.mktemp("finished") / "corrections"
   results = run_task(folder, workdir)
-  assert read_files(folder / "run") == before  # the run is only read
+  assert runs.read_files(folder / "run") == before  # the run is only read
   return workdir, *results
 
 

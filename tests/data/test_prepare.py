@@ -20,10 +20,9 @@ import time
 import numpy as np
 import pytest
 
-from support import commands
+from support import commands, runs
 from support.small_rows import (
   SMALL,
-  read_files,
   read_letters,
   read_split,
   write_rows,
@@ -79,12 +78,12 @@ def test_rows_have_the_text_whoever_builds_them(tmp_path, small):
   spec = ", ".join(f"{x} weight=1" for x in write_sources(tmp_path).split(","))
   options = {"layout": "packed", "held_out": 0.1}
   manifest = write_rows(tmp_path / "one", spec, **options)
-  expected = read_files(tmp_path / "one")
+  expected = runs.read_files(tmp_path / "one")
   if importlib.util.find_spec("apache_beam"):
     write_rows(tmp_path / "beam", spec, runner="FnApiRunner", **options)
-    assert read_files(tmp_path / "beam") == expected
+    assert runs.read_files(tmp_path / "beam") == expected
   write_rows(tmp_path / "three", spec, workers=3, **options)
-  assert read_files(tmp_path / "three") == expected
+  assert runs.read_files(tmp_path / "three") == expected
   assert len(manifest["splits"]["train"]["shards"]) > 9
   assert {*expected} == {"manifest.json", *manifest["files"]}
 
@@ -147,7 +146,7 @@ def test_a_killed_preparation_goes_on(tmp_path, small, monkeypatch):
   with monkeypatch.context() as patch:
     steps = die_at(patch, 1000)
     write_rows(tmp_path / "expected", spec)
-  expected = read_files(tmp_path / "expected")
+  expected = runs.read_files(tmp_path / "expected")
   assert steps[-2] == "manifest.json" and steps[-1].startswith("unfinished-")
   rng = random.Random(0)
   last = len(steps) - 1
@@ -167,7 +166,7 @@ def test_a_killed_preparation_goes_on(tmp_path, small, monkeypatch):
     assert not done & {*again}
     if number == last:  # nothing of a complete folder is removed
       shutil.rmtree(next(rows.glob("unfinished-*")))
-    assert read_files(rows) == expected
+    assert runs.read_files(rows) == expected
 
 
 def test_a_mixture_lists_rows_again(tmp_path, small):
@@ -271,7 +270,7 @@ def test_files_of_others_are_never_replaced(tmp_path):
   for text in "rows-text", "rows-text/**/*.jsonl":
     with pytest.raises(InputError, match="would be read as text"):
       write_rows(tmp_path / "rows-text/rows", f"{tmp_path}/{text}")
-  assert [*read_files(tmp_path / "rows").values()] == [b"x"]
+  assert [*runs.read_files(tmp_path / "rows").values()] == [b"x"]
 
 
 def test_rows_are_found_again_by_their_text_and_options(tmp_path, cache):
@@ -416,4 +415,6 @@ def test_a_stopped_command_ends_cleanly_and_goes_on(tmp_path):
   flags = shlex.join(list_flags("plain", 1))
   code, output = commands.type_line(f"truenegs prepare {flags}")
   assert code == 0, output
-  assert read_files(tmp_path / "rows") == read_files(tmp_path / "plain")
+  assert runs.read_files(tmp_path / "rows") == runs.read_files(
+    tmp_path / "plain"
+  )

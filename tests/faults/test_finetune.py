@@ -1,16 +1,13 @@
 """Fine-tunings that are stopped or killed end as uninterrupted ones."""
 
-import io
 import json
 import os
 import signal
 
 import pytest
-from rich.console import Console
 
 from support import runs, shared_runs, word_task
 from truenegs_jax.configs import finetune_own
-from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.runtime.errors import DiskError
 from truenegs_jax.train import sharding
 from truenegs_jax.weights import export_model
@@ -63,7 +60,8 @@ def run_here(values, workdir):
   """Returns the exit code."""
   c = finetune_own.get_config()
   c.update_from_flattened_dict(values)
-  return run_lib.run(c, workdir, Console(file=io.StringIO()))
+  code, _ = runs.run_task(c, workdir)
+  return code
 
 
 def stop_at_batch(monkeypatch, number):

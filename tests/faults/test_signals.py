@@ -73,12 +73,10 @@ def test_a_signal_during_an_import_ends_the_command(
 
 
 def test_a_signal_leaves_no_temporary_folder(tmp_path):
-  process = subprocess.run(
-    [sys.executable, "-c", FOLDER.format(number=int(signal.SIGTERM))],
+  process = runs.run_code(
+    FOLDER.format(number=int(signal.SIGTERM)),
     env=runs.make_environment(tmp_path),
     cwd=tmp_path,
-    capture_output=True,
-    text=True,
   )
   assert_ended(process, signal.SIGTERM)
   assert not [*tmp_path.glob("unfinished*")]
@@ -88,13 +86,11 @@ def test_a_signal_leaves_no_temporary_folder(tmp_path):
 def test_a_process_that_waits_for_others_ends_at_once(tmp_path, indices, lines):
   address = f"127.0.0.1:{runs.find_free_port()}"
   processes = [
-    subprocess.Popen(
-      [sys.executable, "-c", WAITING, address, str(index)],
+    runs.start_code(
+      *(WAITING, address, index),
       env=runs.make_environment(tmp_path),
       stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
       stderr=subprocess.DEVNULL,
-      text=True,
     )
     for index in indices
   ]

@@ -1,8 +1,6 @@
 """A process that hangs in a step ends with its stacks; others go on."""
 
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -34,14 +32,8 @@ print("end")
 
 
 def start(folder, stall_secs, steps, after=0.0):
-  words = map(str, (stall_secs, after, *steps))
-  return subprocess.Popen(
-    [sys.executable, "-c", PROGRAM, *words],
-    env=runs.make_environment(folder),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
+  env = runs.make_environment(folder)
+  return runs.start_code(PROGRAM, stall_secs, after, *steps, env=env)
 
 
 def test_a_step_that_hangs_ends_the_process_with_its_stacks(tmp_path):

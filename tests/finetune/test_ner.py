@@ -1,16 +1,13 @@
 """Tests a fine-tuning on tagged words, from the files to the export."""
 
-import io
 import json
 import random
 
 import pytest
-from rich.console import Console
 
-from support import word_task
+from support import runs, word_task
 from truenegs_jax.configs import finetune_ner
 from truenegs_jax.finetune import results
-from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.tasks import entities
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -52,9 +49,9 @@ def trained(tmp_path_factory):
     "finetune.layer_decay": 1.0,
   }
   c.update_from_flattened_dict(values)
-  out = io.StringIO()
-  assert run_lib.run(c, root / "run", Console(file=out, width=200)) == 0
-  return root / "run", out.getvalue()
+  code, printed = runs.run_task(c, root / "run")
+  assert code == 0
+  return root / "run", printed
 
 
 def test_entities_are_learned_and_shown_by_type(trained):

@@ -25,20 +25,11 @@ def make_run(task, scores, golds, answers, failure=""):
   )
 
 
-def test_averages_match_the_papers_table():
-  scores = {
-    model.name: model.scores
-    for model in results.PUBLISHED
-    if model.source == results.SOURCES["table3"]
-  }
-  averages = [results.average(x) for x in scores.values()]
-  expected = [82.85, 83.45, 83.39, 84.66, 85.05, 85.13]
-  expected += [80.36, 81.35, 81.91, 87.66, 88.39, 88.33]
-  np.testing.assert_allclose(averages, expected, atol=0.0051)
-  small = dict(scores["ELECTRA small"])
-  assert small["cola"] == 56.8
-  del small["rte"]
-  assert results.average(small) is None
+def test_a_task_that_is_missing_leaves_no_average():
+  scores = dict.fromkeys(GLUE, 80.0)
+  assert results.average(scores) == pytest.approx(80.0)
+  del scores["rte"]
+  assert results.average(scores) is None
 
 
 @pytest.mark.parametrize(

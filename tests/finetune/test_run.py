@@ -1,21 +1,18 @@
 """Tests whole fine-tunings: tasks and seeds in a workdir, from the config."""
 
 import functools
-import io
 import json
 
 import huggingface_hub
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
 
 from support import runs, tiny, weight_files, word_task
 from support.doc_pages import read_first_cells
 from support.word_task import WORDS
 from truenegs_jax.configs import finetune_glue, finetune_own
 from truenegs_jax.finetune import loop, results, start
-from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.finetune.task_data import parse_options
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import (
@@ -54,13 +51,6 @@ def learned_config(learned, **changes):
   c.update_from_flattened_dict(learned.values)
   change_config(c, changes)
   return c
-
-
-def run(c, workdir):
-  """Returns the exit code and the printed text."""
-  out = io.StringIO()
-  code = run_lib.run(c, workdir, Console(file=out, width=200))
-  return code, out.getvalue()
 
 
 def read_results(workdir):
@@ -111,7 +101,7 @@ def test_finished_seeds_are_kept_and_others_start_again(
     return batch_at(*args, seed=seed, **more)
 
   monkeypatch.setattr(batches, "batch_at", note_seed)
-  run(learned_config(fine_tuned_run), workdir)
+  runs.run_task(learned_config(fine_tuned_run), workdir)
   assert kept.stat().st_mtime_ns == before and seeds == {1}
   assert load_without_times(workdir, 1) == saved
   assert load_without_times(workdir, 0) != saved
@@ -120,11 +110,13 @@ def test_finished_seeds_are_kept_and_others_start_again(
 def test_a_workdir_keeps_its_config_and_data(fine_tuned_run, tmp_path):
   learned, workdir = fine_tuned_run, fine_tuned_run.workdir
   with pytest.raises(CheckpointError, match="optim.lr"):
-    run(learned_config(learned, optim__lr=1e-4), workdir)
+    runs.run_task(learned_config(learned, optim__lr=1e-4), workdir)
   text = (learned.root / "train.csv").read_text()
   (tmp_path / "train.csv").write_text(text.replace("good", "bad", 1))
   with pytest.raises(CheckpointError, match="data.train"):
-    run(learned_config(learned, train=f"{tmp_path}/train.csv"), workdir)
+    runs.run_task(
+      learned_config(learned, train=f"{tmp_path}/train.csv"), workdir
+    )
   saved = results.load(workdir, "own", 0).provenance
   other = {**saved, "data": {}, "labels": []}
   finished = results.load_all(workdir)
@@ -152,7 +144,7 @@ def test_nonfinite_gradients_fail_only_their_run(
 
   monkeypatch.setattr(start.Start, "make_params", break_seed_0)
   c = own_config(shared_finetuning, seeds=2, export="all")
-  code, text = run(c, tmp_path)
+  code, text = runs.run_task(c, tmp_path)
   broken, other = (results.load(tmp_path, "own", seed) for seed in (0, 1))
   assert "not finite" in broken.failure
   assert "not finite" not in other.failure and other.step == 3
@@ -170,7 +162,7 @@ def test_meshes_and_micro_batches_give_the_same_losses(
     c.model.dropout = 0.1
     c.log.every_steps = 1
     workdir = tmp_path / json.dumps(changes)
-    run(c, workdir)
+    runs.run_task(c, workdir)
     records = runs.read_records(workdir / "own" / "seed-0")
     return [record["total"] for record in records]
 
@@ -186,7 +178,7 @@ def test_two_models_are_compared_on_the_same_examples(
 ):
   against = str(shared_finetuning.workdir)
   c = own_config(shared_finetuning, seeds=2, against=against)
-  _, text = run(c, tmp_path)
+  _, text = runs.run_task(c, tmp_path)
   [row] = read_results(tmp_path)["compared"]["own"]
   assert row["difference"] < -20 and row["high"] < 0
   assert "paired bootstrap" in " ".join(text.split())
@@ -196,7 +188,7 @@ def test_rejects_damaged_results(fine_tuned_run):
   path = fine_tuned_run.workdir / "own" / "seed-0" / "result.json"
   path.write_text('{"task": "own"}')
   with pytest.raises(CheckpointError, match="own/seed-0' and run the same"):
-    run(learned_config(fine_tuned_run), fine_tuned_run.workdir)
+    runs.run_task(learned_config(fine_tuned_run), fine_tuned_run.workdir)
 
 
 def test_learning_rates_follow_schedule_and_layer_decay(
@@ -249,7 +241,7 @@ def test_writes_submissions_for_glue(shared_finetuning, tmp_path):
   c.data.vocab = f"{shared_finetuning.root}/vocab.txt"
   change_config(c, {"data": str(folder.parent), "seeds": 2, "epochs": 1.0})
   change_config(c, {"predict_test": True, "export": "none"})
-  run(c, tmp_path / "work")
+  runs.run_task(c, tmp_path / "work")
   text = (tmp_path / "work" / "submission" / "RTE.tsv").read_text()
   header, *lines = text.splitlines()
   assert header == "index\tprediction"
@@ -296,12 +288,12 @@ def test_rejects_bad_input_and_names_it(
 ):
   c = own_config(shared_finetuning, **changes)
   with pytest.raises(error, match=message):
-    run(c, tmp_path)
+    runs.run_task(c, tmp_path)
   assert not (tmp_path / "own").exists()
   c.dry_run = True
   if error is InputError:  # what needs no data
     with pytest.raises(error, match=message):
-      run(c, tmp_path)
+      runs.run_task(c, tmp_path)
 
 
 def test_sizes_of_weights_are_not_changed(tmp_path):
@@ -320,7 +312,7 @@ def test_a_dry_run_needs_neither_weights_nor_data(tmp_path, monkeypatch):
   c.dry_run = True
   c.init = "own/weights"
   c.finetune.data = str(tmp_path)
-  code, printed = run(c, tmp_path / "out")
+  code, printed = runs.run_task(c, tmp_path / "out")
   assert code == 0 and not list(tmp_path.iterdir())
   assert "'own/weights', not on this machine" in printed
   assert f"3 epochs; train: {tmp_path}/MRPC/train.tsv (missing)" in printed

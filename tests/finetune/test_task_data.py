@@ -1,12 +1,12 @@
 """Tests reading of tasks into rows, decoding and scoring of answers."""
 
 import dataclasses
-import json
 
 import datasets
 import numpy as np
 import pytest
 
+from support.texts import write_lines
 from truenegs_jax.configs import (
   finetune_glue,
   finetune_ner,
@@ -173,8 +173,7 @@ def test_partly_labelled_test_sets_have_answers_but_no_golds(
     "dev": rows,
     "test": [rows[0], without, rows[2]],
   }.items():
-    path = tmp_path / f"{split}.jsonl"
-    path.write_text("\n".join(map(json.dumps, written)))
+    path = write_lines(tmp_path / f"{split}.jsonl", written)
     c.finetune[split] = str(path)
   test = read_data(c, "own").splits["test"]
   assert test.golds == ()

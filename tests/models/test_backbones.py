@@ -12,7 +12,7 @@ import pytest
 
 from support import tiny
 from truenegs_jax import models
-from truenegs_jax.models import encoder, layers
+from truenegs_jax.models import encoder
 from truenegs_jax.runtime import rng as rng_lib
 
 FIELDS = ("tokens", "types", "documents")
@@ -127,22 +127,6 @@ def test_each_dropout_rate_has_an_effect(backbone):
   np.testing.assert_array_equal(zero_rates, without_dropout)
 
 
-def test_dropout_sites_of_a_network_are_unique(backbone, monkeypatch):
-  sites = []
-
-  def record_site(x, keys_B, *, rate, site):
-    sites.append(site)
-    return x
-
-  monkeypatch.setattr(rng_lib, "dropout", record_site)
-  config = make_config(backbone, layers=3)
-  params = jax.eval_shape(functools.partial(init, backbone, config))
-  sites.clear()
-  apply = functools.partial(forward, backbone, config)
-  jax.eval_shape(apply, params, make_inputs(0), make_keys())
-  assert sorted(sites) == list(range(1 + 3 * layers.SITES_PER_LAYER))
-
-
 def test_half_precision_stays_close_to_single(backbone):
   inputs = make_inputs(4, rows=8)
   probe = np.asarray(jax.random.normal(jax.random.key(1), (32,)))
@@ -151,7 +135,7 @@ def test_half_precision_stays_close_to_single(backbone):
     return encode(backbone, inputs, **kw).astype("f4") @ probe
 
   half, single = score(dtype="bfloat16"), score()
-  assert half.dtype == single.dtype and np.any(half != single)
+  assert np.any(half != single)
   losses = [np.logaddexp(0, x).mean() for x in (half, single)]
   assert losses[0] == pytest.approx(losses[1], rel=2e-2)
   # Half precision keeps 8 bits.

@@ -14,14 +14,6 @@ CONFIG = encoder.EncoderConfig(
 )
 
 
-def test_positions_restart_with_each_document():
-  documents_BxL = jnp.array([[1, 1, 1, 2, 2, 3, 0, 0], [1] * 8])
-  np.testing.assert_array_equal(
-    encoder.document_positions(documents_BxL),
-    [[0, 1, 2, 0, 1, 0, 0, 1], range(8)],
-  )
-
-
 def test_a_layer_equals_its_numpy_reference():
   layer = encoder.Layer(CONFIG)
   rng = np.random.default_rng(0)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from support import tiny
 from truenegs_jax.objectives import task_losses
@@ -57,15 +58,13 @@ def draw_logits(seed, *shape):
   return x
 
 
-def log_softmax(x):
-  x = np.float64(x)
-  x = x - x.max(axis=-1, keepdims=True)
-  return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+def log_probs(logits):
+  return log_softmax(np.float64(logits), axis=-1)
 
 
 def span_losses(inputs, start_BxL, end_BxL):
-  start_B = log_softmax(start_BxL)[ROWS, inputs["start"]]
-  return -(start_B + log_softmax(end_BxL)[ROWS, inputs["end"]]) / 2
+  start_B = log_probs(start_BxL)[ROWS, inputs["start"]]
+  return -(start_B + log_probs(end_BxL)[ROWS, inputs["end"]]) / 2
 
 
 def assert_loss(terms, losses_B):
@@ -77,7 +76,7 @@ def assert_loss(terms, losses_B):
 def test_cross_entropy_and_accuracy_of_classes():
   inputs, logits_BxC = make_inputs(), draw_logits(1, B, C)
   terms, _ = compute_terms("classes", inputs, logits=logits_BxC)
-  assert_loss(terms, -log_softmax(logits_BxC)[ROWS, inputs["label"]])
+  assert_loss(terms, -log_probs(logits_BxC)[ROWS, inputs["label"]])
   right_B = logits_BxC.argmax(axis=1) == inputs["label"]
   assert terms["accuracy"] == (right_B[:-2].sum(), B - 2)
 
@@ -103,7 +102,7 @@ def test_cross_entropy_of_tags_is_a_mean_over_words():
   terms, _ = compute_terms("tags", inputs, logits=logits_BxLxC)
   counts_BxL = (inputs["tags"] >= 0) & (inputs["weight"][:, None] > 0)
   row_W, place_W = np.nonzero(counts_BxL)
-  scores_WxC = log_softmax(logits_BxLxC)[row_W, place_W]
+  scores_WxC = log_probs(logits_BxLxC)[row_W, place_W]
   tag_W = inputs["tags"][row_W, place_W]
   total, count = terms["loss"]
   expected = -scores_WxC[np.arange(len(tag_W)), tag_W].sum()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy.special import softmax
 
 from support import tiny
 from truenegs_jax.objectives import masking
@@ -56,10 +57,6 @@ def read_logits(model, inputs, positions_BxK, params):
   """Returns a model's logits; can be differentiated."""
   bound = model.bind({"params": params})
   return bound.generate_logits(inputs, positions_BxK, None)
-
-
-def softmax(x):
-  return np.exp(x - np.max(x)) / np.exp(x - np.max(x)).sum()
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from support import runs
+from support import runs, tiny
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data.rows import open_rows
-from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import (
   cases,
   evaluate,
@@ -70,11 +69,7 @@ def make_trained(inputs, num_devices, **values):
     plan.read_mesh_spec(config), jax.devices()[:num_devices]
   )
   run = plan.make_run(config, plan.find_tokenizer(config.data), mesh=mesh)
-  rng = np.random.default_rng(0)
-  params = jax.tree.map(
-    lambda x: np.float32(rng.normal(0, 0.5, x.shape)),
-    pretrain.param_shapes(run.model),
-  )
+  params = tiny.random_params(run.model, deviation=0.5)
   split = sharding.tree_shardings({"params": params}, mesh, run.mesh_spec)
   params = jax.device_put(params, split["params"])
   state = types.SimpleNamespace(params=params)

@@ -1,10 +1,9 @@
 """Curves keep the means of the records, and charts show them."""
 
-import json
-
 import numpy as np
 import pytest
 
+from support.texts import write_lines
 from truenegs_jax.report import curves
 
 
@@ -23,8 +22,7 @@ def test_shares_become_percentages_and_one_loss_has_one_name(tmp_path):
     common | {"split": "train"},
     common | {"split": "dev", "mlm_uncorrected": 4.0},
   ]
-  text = "".join(f"{json.dumps(record)}\n" for record in records)
-  (tmp_path / "metrics.jsonl").write_text(text)
+  write_lines(tmp_path / "metrics.jsonl", records)
   splits = curves.read_records(tmp_path)
   [train], [dev] = splits["train"], splits["dev"]
   assert (train["accuracy"], train["corrected_rows"]) == (50, 25)

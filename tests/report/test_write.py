@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from support import commands
+from support import commands, runs
 from support.html_tables import read_rows
 from support.report_workdirs import (
   write_finetuning,
@@ -48,10 +48,6 @@ def write_run(folder, task="pretrain", **values):
   (folder / files.CONFIG).write_text(json.dumps(config))
 
 
-def read_files(folder):
-  return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
 @pytest.fixture
 def report(monkeypatch):
   """Returns a function that types the command; returns exit code and output."""
@@ -83,11 +79,11 @@ def test_a_run_shows_how_far_it_is(tmp_path, monkeypatch):
   write_run(tmp_path)
   with lock.lock(tmp_path):
     assert read_workdir(tmp_path).sentence == "Running at step 20 of 40."
-  before = read_files(tmp_path)
+  before = runs.read_files(tmp_path)
   with monkeypatch.context() as patch:  # a lock is read, not opened to write
     patch.setattr(files_lib, "open_append", pytest.fail)
     run = read_workdir(tmp_path)
-  assert read_files(tmp_path) == before
+  assert runs.read_files(tmp_path) == before
   assert run.sentence == "Stopped at step 20 of 40."
   assert run.progress == {
     **{"step": "20 of 40", "loss": "4"},
@@ -211,7 +207,7 @@ def test_runs_of_others_are_shown_though_nothing_can_be_written(
 ):
   """The table comes before the page."""
   (workdir / files.LOCK).touch()
-  before = read_files(workdir)
+  before = runs.read_files(workdir)
   for path in (*workdir.rglob("*"), workdir):
     path.chmod(0o555 if path.is_dir() else 0o444)
   (tmp_path / "file").touch()
@@ -219,4 +215,4 @@ def test_runs_of_others_are_shown_though_nothing_can_be_written(
   assert code == 5
   assert "run  finished  60 of 60" in output and "saved:" not in output
   assert "page.html' could not be written: Not a directory." in output
-  assert read_files(workdir) == before
+  assert runs.read_files(workdir) == before

@@ -76,7 +76,10 @@ def test_dependencies_of_questions_become_constituents(
   ("model", "missing", "message"),
   [
     (MODEL, "spacy", r"pip install '\.\[robustness\]' .* python -m"),
-    ("", "", "'' is not the name of a package"),
+    *[
+      (name, "", f"robustness.spacy_model='{name}' is not the name of a pack")
+      for name in ("", "../model", "/model", "a.b", "my model")
+    ],
   ],
 )
 def test_missing_models_are_refused(monkeypatch, model, missing, message):

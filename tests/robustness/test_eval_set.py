@@ -1,10 +1,10 @@
 """Published sets are read in their own forms, and refused with file and id."""
 
 import dataclasses
-import json
 
 import pytest
 
+from support.texts import write_lines
 from truenegs_jax.robustness.eval_set import (
   EvalSet,
   find_name,
@@ -17,11 +17,6 @@ from truenegs_jax.tasks.task import Question
 
 def read(path):
   return read_published("set", str(path))
-
-
-def write_lines(path, rows):
-  path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-  return path
 
 
 def textflint_row(key, context="Denver won.", start=0):

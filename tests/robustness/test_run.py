@@ -1,7 +1,6 @@
 """Scores small fine-tuned models on changed texts, from the config."""
 
 import functools
-import io
 import json
 import random
 import re
@@ -13,11 +12,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from support import runs
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.configs import finetune_squad, robustness
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.finetune import results
-from truenegs_jax.finetune import run as finetune_run
 from truenegs_jax.finetune.task_data import read_split
 from truenegs_jax.robustness import model as model_lib
 from truenegs_jax.robustness import run as run_lib
@@ -41,11 +40,11 @@ def make_rows(count, seed):
   return rows
 
 
-def run(c, workdir, task=run_lib):
+def run(c, workdir):
   """Returns the printed text, without lines of progress."""
-  out = io.StringIO()
-  assert task.run(c, workdir, Console(file=out, width=200, markup=False)) == 0
-  return re.sub(r"(?m)^(.* )?\.\.\.( [\d.]+ s)?\n", "", out.getvalue())
+  code, printed = runs.run_task(c, workdir)
+  assert code == 0
+  return re.sub(r"(?m)^(.* )?\.\.\.( [\d.]+ s)?\n", "", printed)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,7 @@ def folder(tmp_path_factory, one_device):
   c.finetune.seeds, c.finetune.epochs = 2, 1.0
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(export_model, "compare_logits", lambda *a, **k: "")
-    run(c, folder / "runs", finetune_run)
+    run(c, folder / "runs")
   return folder
 
 

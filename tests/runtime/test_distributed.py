@@ -2,8 +2,6 @@
 
 import re
 import signal
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -157,13 +155,7 @@ def test_different_numbers_of_processes_are_refused(tmp_path):
 def run_scripts(code, envs, arguments):
   """Runs code in one process per environment; returns codes and outputs."""
   processes = [
-    subprocess.Popen(
-      [sys.executable, "-c", code, *map(str, argv)],
-      env=env,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-    )
+    runs.start_code(code, *argv, env=env)
     for env, argv in zip(envs, arguments, strict=True)
   ]
   return runs.wait_for_all(processes)

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -44,13 +42,8 @@ with flags.exit_on_errors():
 
 def test_results_on_a_full_disk_are_an_error_of_the_disk(tmp_path):
   with open("/dev/full", "w") as full:
-    ended = subprocess.run(
-      [sys.executable, "-c", PRINT],
-      env=runs.make_environment(tmp_path),
-      stdout=full,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
+    env = runs.make_environment(tmp_path)
+    ended = runs.run_code(PRINT, env=env, stdout=full)
   assert ended.returncode == DiskError.exit_code
   assert ended.stderr.startswith(f"error: {OUTPUT}")
   assert ended.stderr.count("\n") == 1
@@ -69,12 +62,8 @@ print(paths.cache_folder(), os.path.expanduser("~"))
 
 @pytest.mark.parametrize("folder", ["", "/a"])
 def test_a_user_without_a_home_has_the_cache_folder(folder):
-  done = subprocess.run(
-    [sys.executable, "-c", HOMELESS],
-    env=os.environ | {"TRUENEGS_CACHE": folder},
-    capture_output=True,
-    text=True,
-  )
+  env = os.environ | {"TRUENEGS_CACHE": folder}
+  done = runs.run_code(HOMELESS, env=env)
   if folder:
     assert (done.returncode, done.stdout) == (0, f"{folder} {folder}\n")
   else:
@@ -102,11 +91,7 @@ print("Übung")
 
 
 def test_a_command_sets_up_its_process():
-  ended = subprocess.run(
-    [sys.executable, "-c", COMMAND],
-    env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    capture_output=True,
-    text=True,
-  )
+  env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+  ended = runs.run_code(COMMAND, env=env)
   assert (ended.returncode, ended.stdout) == (0, "\\xdcbung\n"), ended.stderr
   assert ended.stderr.count("\n") == 1 and "shown" in ended.stderr

@@ -1,8 +1,5 @@
 """Draws are uniform, uncorrelated and depend only on their address."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,18 +109,6 @@ def test_dropout_scales_what_it_keeps():
   np.testing.assert_allclose(np.unique(y), [0.0, 1 / 0.9], rtol=1e-6)
 
 
-def test_a_site_can_be_an_array():
-  """A loop over layers draws the same numbers as separate layers."""
-  sites = [0, 1, 36, 2**31 - 1]
-
-  def draw_at(site):
-    return rng.random_bits(keys(2), (5,), site=site)
-
-  looped = jax.lax.map(draw_at, jnp.array(sites, jnp.int32))
-  for site, bits in zip(sites, looped, strict=True):
-    np.testing.assert_array_equal(bits, draw_at(site))
-
-
 def test_numbers_are_the_same_in_every_version():
   """Published results depend on them."""
   words = [[4165894930, 804218099], [1353695780, 2116000888]]
@@ -153,6 +138,5 @@ main.main([])
 
 def test_variables_of_jax_change_no_draws_of_a_run(tmp_path):
   env = runs.make_environment(tmp_path) | {"JAX_DEFAULT_PRNG_IMPL": "rbg"}
-  command = [sys.executable, "-c", PRINT_GENERATOR]
-  ended = subprocess.run(command, env=env, capture_output=True, text=True)
+  ended = runs.run_code(PRINT_GENERATOR, env=env)
   assert (ended.returncode, ended.stdout) == (0, "threefry2x32\n"), ended

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+from support.texts import write_lines
 from truenegs_jax.workdir import files
 
 TABLE = {"title": "T", "rows": [{"set": "S", "em": "80 ± 1"}], "notes": ["n"]}
@@ -80,8 +81,7 @@ def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
       {"step": 5, "time": 1e9, "split": "train", "total": 0.7, "accuracy": 0.5},
       {"step": 5, "time": 1e9, "split": "dev", "accuracy": score},
     ]
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    (path / "metrics.jsonl").write_text(text)
+    write_lines(path / "metrics.jsonl", records)
     result = {
       **{"task": "rte", "seed": seed, "step": 5, "secs": 9.0},
       "failure": "constant" if seed == 1 else "",

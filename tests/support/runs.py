@@ -1,5 +1,6 @@
 """Starts runs of `truenegs main` as processes."""
 
+import importlib
 import io
 import json
 import os
@@ -147,13 +148,45 @@ def run_in_process(
 ) -> tuple[int, str]:
   """Runs in this process; returns exit code and output, or raises."""
   from truenegs_jax.config.flags import parse_config
-  from truenegs_jax.pretrain import run as run_lib
 
   path = ROOT / "configs" / str(config).replace(":", ".py:")
   c = parse_config([f"--config={path}", *flags])
+  return run_task(c, workdir, width=300)
+
+
+def run_task(c, workdir, *, width: int = 200) -> tuple[int, str]:
+  """Runs the task of a config here; returns exit code and output, or raises."""
+  task = importlib.import_module(f"truenegs_jax.{c.task}.run")
   out = io.StringIO()
-  code = run_lib.run(c, workdir, Console(file=out, width=300))
+  code = task.run(c, workdir, Console(file=out, width=width, markup=False))
   return code, out.getvalue()
+
+
+def start_code(code: str, *words, **options) -> subprocess.Popen:
+  """Starts Python code in a process, with its output as text in pipes."""
+  return subprocess.Popen(
+    [sys.executable, "-c", code, *map(str, words)],
+    **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options},
+    text=True,
+  )
+
+
+def run_code(code: str, *words, **options) -> subprocess.CompletedProcess:
+  """Runs Python code in a process to its end, with its output as text."""
+  return subprocess.run(
+    [sys.executable, "-c", code, *map(str, words)],
+    **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+    text=True,
+    timeout=TIMEOUT_SECS,
+  )
+
+
+def read_files(folder: pathlib.Path) -> dict[str, bytes | None]:
+  """Returns the content of all files of a folder; None for a subfolder."""
+  return {
+    str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+    for path in folder.rglob("*")
+  }
 
 
 def wait_for_step(process, workdir, step: int) -> None:

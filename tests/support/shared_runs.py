@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import io
 import json
 import os
 import pathlib
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterator
 import filelock
 import jax
 import pytest
-from rich.console import Console
 
 from support import runs, word_task
 
@@ -80,7 +78,6 @@ def pretrain(root: pathlib.Path) -> tuple[list, str]:
 def fine_tune(root: pathlib.Path) -> tuple[dict, str]:
   """Fine-tunes two seeds that learn a task of words; returns its values."""
   from truenegs_jax.configs import finetune_own
-  from truenegs_jax.finetune import run as finetune_run
 
   vocab = word_task.write_vocabulary(root)
   values = word_task.config_values(vocab, word_task.write_files(root)) | {
@@ -92,11 +89,10 @@ def fine_tune(root: pathlib.Path) -> tuple[dict, str]:
   }
   c = finetune_own.get_config()
   c.update_from_flattened_dict(values)
-  out = io.StringIO()
   with isolate(root):
-    code = finetune_run.run(c, root / "run", Console(file=out, width=200))
-  assert code == 0, out.getvalue()
-  return values, out.getvalue()
+    code, printed = runs.run_task(c, root / "run")
+  assert code == 0, printed
+  return values, printed
 
 
 @contextlib.contextmanager

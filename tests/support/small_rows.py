@@ -55,11 +55,6 @@ def read_split(folder, split):
   return rows.take(np.arange(len(rows)))
 
 
-def read_files(folder) -> dict[str, bytes]:
-  """Returns the content of all files."""
-  return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def read_letters(folder, split) -> str:
   """Returns the text of a split without spaces."""
   tokens_RxL = read_split(folder, split)["tokens"]

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import pathlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -20,6 +21,12 @@ COMPRESSORS = {
   ".xz": lzma.compress,
   ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
 }
+
+
+def write_lines(path: pathlib.Path, records: Iterable) -> pathlib.Path:
+  """Writes a record of JSON a line; returns the path."""
+  path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+  return path
 
 
 def to_jsonl(texts: Iterable[str | None]) -> bytes:

