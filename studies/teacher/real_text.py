@@ -16,9 +16,9 @@ import numpy as np
 from summary import show
 
 FOLDER = Path(__file__).parent
-ARMS = (
-  *("plain", "hc", "balanced", "teacher", "half", "other", "given", "more"),
-)
+WORDNET = ("hc", "balanced")
+TEACHERS = ("teacher", "half", "other", "given", "more")
+ARMS = ("plain", *WORDNET, *TEACHERS)
 MEASURES = ("windows of 32", "of 128", "words with synonyms", "BLiMP")
 KINDS = {
   "both": "WordNet lists the word, and the teacher allows it",

@@ -1,4 +1,4 @@
-"""Starts runs of `truenegs main` as processes."""
+"""Starts runs and code, here or in processes, and reads what they leave."""
 
 import importlib
 import io
