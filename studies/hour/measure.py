@@ -20,7 +20,7 @@ how it was trained.
 import collections
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,19 +122,27 @@ def estimate_ratio(sums_N: np.ndarray, counts_N: np.ndarray) -> list[float]:
   return [round(float(x), 4) for x in (mean, 2 * error)]
 
 
-def score_sentences(
-  model: Model, tokenizer: Any, sentences: list[str]
-) -> np.ndarray:
-  """Returns the pseudo-log-likelihood of each sentence, `[N]`."""
+def batch_sentences(
+  tokenizer: Any, sentences: list[str]
+) -> Iterator[tuple[list[int], np.ndarray]]:
+  """Yields which sentences have a length, and their tokens, `[N, L]`."""
   encoded = tokenizer(sentences)["input_ids"]
   by_length = collections.defaultdict(list)
   for i, ids in enumerate(encoded):
     by_length[len(ids)].append(i)
+  for members in by_length.values():
+    yield members, np.array([encoded[i] for i in members])
+
+
+def score_sentences(
+  model: Model, tokenizer: Any, sentences: list[str]
+) -> np.ndarray:
+  """Returns the pseudo-log-likelihood of each sentence, `[N]`."""
   scores_N = np.zeros(len(sentences))
-  for length, members in by_length.items():
-    tokens = np.array([encoded[i] for i in members])
+  for members, tokens_NxL in batch_sentences(tokenizer, sentences):
+    length = tokens_NxL.shape[1]
     # Each sentence as often as it has tokens, with another one hidden.
-    copies_NxL = np.repeat(tokens, length - 2, axis=0)
+    copies_NxL = np.repeat(tokens_NxL, length - 2, axis=0)
     hidden_NxL = np.tile(np.eye(length, dtype=bool)[1:-1], (len(members), 1))
     scores = score_slots(model, copies_NxL, hidden_NxL, tokenizer.mask_token_id)
     scores_N[members] = scores.sum(axis=1).reshape(len(members), -1).sum(axis=1)
@@ -142,11 +150,14 @@ def score_sentences(
 
 
 def measure_pairs(
-  model: Model, tokenizer: Any, pairs: list[dict[str, str]]
+  model: Model,
+  tokenizer: Any,
+  pairs: list[dict[str, str]],
+  score: Callable[[Model, Any, list[str]], np.ndarray] = score_sentences,
 ) -> tuple[float, float]:
   """Returns the mean percentage of paradigms, and twice its error."""
   good, bad = (
-    score_sentences(model, tokenizer, [pair[name] for pair in pairs])
+    score(model, tokenizer, [pair[name] for pair in pairs])
     for name in ("good", "bad")
   )
   rights = collections.defaultdict(list)

@@ -2,7 +2,7 @@
 
   python studies/hour/summary.py [RESULTS]
 
-A line of the file is one that measure.py printed, or the scores of
+A line of the file is one that measure.py or detect.py printed, or the scores of
 finetune_glue of the same model (`cola`, `sst2`). Its model is a folder
 SIDE-MINUTES-SEED, and below it at-MINUTES of a model on the way. Values are
 means over seeds, with the least and the greatest of several.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 NAME = r"(\w+)-(\d+)-(\d+)(?:/at-([\d.]+))?(?:/|$)"
-COLUMNS = ("32", "128", "blimp", "cola", "sst2")
+COLUMNS = ("32", "128", "blimp", "auc", "detected_blimp", "cola", "sst2")
 
 
 class Measured(NamedTuple):
@@ -45,7 +45,12 @@ def read_results(path: Path) -> Iterator[Measured]:
 def flatten(record: Mapping[str, Any]) -> dict[str, float]:
   """Returns the values of a line by COLUMNS."""
   values = {k: loss for k, (loss, _) in record.get("windows", {}).items()}
-  if "blimp" in record:
+  if "auc" in record:  # of a discriminator
+    values |= {
+      "auc": record["auc"]["128"],
+      "detected_blimp": record["blimp"][0],
+    }
+  elif "blimp" in record:
     values["blimp"] = record["blimp"][0]
   return values | {k: record[k] for k in ("cola", "sst2") if k in record}
 
