@@ -2,10 +2,10 @@
 
   python studies/hour/detect.py TEXT PAIRS MASKED MODEL [MODEL ...]
 
-TEXT and PAIRS are those of measure.py. A MODEL is the exported discriminator of
-a run, and MASKED a masked language model, which replaces the tokens that
-measure.py hides by its own draws, the same for all. Prints a line of JSON for
-each:
+TEXT and PAIRS are those of measure.py. A MODEL is the discriminator of a run's
+export with its head (`detector`), and MASKED a masked language model, which
+replaces the tokens that measure.py hides by its own draws, the same for all.
+Prints a line of JSON for each:
 
 - `auc`: by the length of a window, the area under the ROC curve of its logits,
   in percent, of tokens that were replaced against all others; a draw that is
@@ -79,6 +79,19 @@ def score_sentences(
   return scores_N
 
 
+def load_detector(folder: str) -> Model:
+  """Loads a discriminator, whose head must be there."""
+  model, found = transformers.AutoModelForTokenClassification.from_pretrained(
+    folder, output_loading_info=True
+  )
+  if missing := found["missing_keys"]:
+    raise SystemExit(
+      f"{folder}: {', '.join(sorted(missing))} are missing. Give the folder"
+      " 'detector' of an export, which has the head."
+    )
+  return model.eval()
+
+
 def main(text: str, pairs_path: str, masked_folder: str, *folders: str) -> None:
   tokenizer = transformers.AutoTokenizer.from_pretrained(masked_folder)
   masked = transformers.AutoModelForMaskedLM.from_pretrained(masked_folder)
@@ -92,8 +105,7 @@ def main(text: str, pairs_path: str, masked_folder: str, *folders: str) -> None:
     windows[length] = tokens_NxL, filled_NxL
   pairs = list(measure.read_pairs(pairs_path))
   for folder in folders:
-    model = transformers.AutoModelForTokenClassification.from_pretrained(folder)
-    model.eval()
+    model = load_detector(folder)
     line: dict[str, Any] = {"model": folder, "auc": {}}
     for length, (tokens_NxL, filled_NxL) in windows.items():
       real_NxL = ~np.isin(tokens_NxL, tokenizer.all_special_ids)
