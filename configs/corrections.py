@@ -10,8 +10,8 @@ its sources, are those of the run's config; if its file of stop words has moved,
 set `negatives.stop_words`. Weights that are not from a run, such as a released
 BERT, are measured with the values of this config:
 
-    --config.objective=mlm --config.init=google-bert/bert-base-uncased \\
-    --config.length=512 --config.masking.style=80_10_10
+    --config.init=google-bert/bert-base-uncased --config.length=512 \\
+    --config.masking.style=80_10_10
 
 `init` can also be a folder.
 

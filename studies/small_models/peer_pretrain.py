@@ -3,8 +3,8 @@
   python studies/small_models/peer_pretrain.py ROWS OUTPUT
 
 ROWS is a rows folder with a vocab.txt. Sizes, rates, steps and batch are those
-of the demo; the optimizer is PyTorch's AdamW, which corrects the bias of its
-means.
+that the demo had then; the optimizer is PyTorch's AdamW, which corrects the
+bias of its means.
 """
 
 import sys
