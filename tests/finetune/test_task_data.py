@@ -185,6 +185,14 @@ def test_partly_labelled_test_sets_have_answers_but_no_golds(
 # --- files of a split
 
 
+def test_a_test_file_brings_no_other_test_set():
+  c = finetune_glue.get_config()
+  c.finetune.update({"tasks": "mnli", "test": "x.tsv"})
+  options = parse_options(c.to_dict())
+  splits = options.list_splits(options.find_task("mnli"))
+  assert splits == ["train", "dev", "test", "dev_mismatched"]
+
+
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
@@ -192,6 +200,7 @@ def test_partly_labelled_test_sets_have_answers_but_no_golds(
       {"dev": "x.tsv", "tasks": "mrpc,rte"},
       "of one task, .*'mrpc,rte' names 2",
     ),
+    ({"test": "x.json", "tasks": "squad"}, "SQuAD v1.1 has no such"),
     # Training would be on the rows of dev.
     ({"data": "hf:a/b split=train"}, "finetune.data='hf:a/b split=train'"),
   ],

@@ -327,12 +327,14 @@ def test_bad_values_are_refused(write, row, kind, message):
   [
     ("x.tsv", DataError, "x.tsv: the file has no records"),
     ("x.md", DataError, "x.md: unknown format. .* .tsv, .csv or .jsonl"),
+    ("x.csv", DataError, "x.csv:1: 2 columns 'b'. .*'b'. Rename one"),
     ("hf:x spilt=train", InputError, "hf:.*no option spilt=.*mean split="),
   ],
 )
 def test_bad_files_are_refused(write, tmp_path, file, error, message):
   write("x.tsv", "")
   write("x.md", "a\n")
+  write("x.csv", "a,b,b\nswan,0,1\n")
   if not file.startswith("hf:"):
     file = f"{tmp_path}/{file}"
   with pytest.raises(error, match=message):

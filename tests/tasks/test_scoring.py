@@ -99,6 +99,16 @@ def test_macro_f1_averages_the_classes_that_occur():
   assert compute("f1", [0, 0, 2, 2], [0, 3, 2, 3]) == pytest.approx(expected)
 
 
+def test_f1_of_a_run_does_not_depend_on_the_classes_of_others():
+  golds, labels = ["a", "b", "a", "b"], ("a", "b", "c")
+  two = ["a", "b", "a", "a"]  # by its ids alone, a task of two classes
+  expected = 100 * (4 / 5 + 2 / 3) / 2
+  for runs in ([two], [two, ["a", "b", "a", "c"]]):
+    scores = scoring.score_runs(["f1"], golds, runs, labels)["f1"]
+    drawn_RxN = np.arange(4)[None]
+    assert scores.draw(drawn_RxN)[0, 0] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("metric", METRICS[CLASSES] + METRICS[SCORE])
 def test_drawn_scores_match_a_plain_loop_over_resamples(metric):
   rng = np.random.default_rng(0)

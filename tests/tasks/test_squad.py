@@ -134,7 +134,7 @@ def without_locations(questions) -> list[tuple]:
   [
     ("dev.json.xz", json.dumps(as_json(BIRDS))),
     ("x.json", "\n".join(map(json.dumps, as_rows(BIRDS)))),
-    ("x.jsonl", json.dumps(as_rows(BIRDS))),
+    ("x.jsonl", "\ufeff\n" + json.dumps(as_rows(BIRDS))),
   ],
 )
 def test_reads_every_form_of_a_file(tmp_path, name, content):

@@ -198,10 +198,21 @@ def test_the_first_piece_of_each_word_has_its_tag(tmp_path, kind):
   assert tags.decode_tags(rows, [logits_nxC[row]], LABELS) == [gold]
 
 
-def test_words_beyond_a_row_are_counted_and_outside(tmp_path):
+@pytest.fixture
+def tokenizer(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_text("\n".join([*SPECIALS, "a", "##b"]) + "\n")
-  tokenizer = load_tokenizer(str(path), lowercase=True)
+  return load_tokenizer(str(path), lowercase=True)
+
+
+def test_words_without_a_piece_are_outside(tokenizer):
+  sentence = make_sentence(["\u200b", "\xad"], ["B-person", "O"])
+  rows = tags.encode([sentence], tokenizer, LABELS, length=6)
+  logits = np.ones((2, len(LABELS)))
+  assert tags.decode_tags(rows, [logits], LABELS) == [["O", "O"]]
+
+
+def test_words_beyond_a_row_are_counted_and_outside(tokenizer):
   gold = ["B-person", "I-person", "B-person"]
   sentences = [make_sentence(["ab", "ab", "ab"], gold)]
   rows = tags.encode(sentences, tokenizer, LABELS, length=6)

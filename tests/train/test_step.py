@@ -126,6 +126,24 @@ def test_evaluation_has_the_same_draws_for_a_row():
   assert len({*draw(row_B), *draw(row_B + 8), *draw(row_B, seed=1)}) == 24
 
 
+def test_evaluation_by_micro_batches_has_the_terms_of_the_batch():
+  params = linear_state(optax.sgd(0.1)).params
+  sizes = []
+
+  def objective(params, inputs, keys_B, aux):
+    sizes.append(len(keys_B))
+    return linear_objective(params, inputs, keys_B, aux)
+
+  expected, terms = (
+    step.make_eval_step(objective, 0, n)(params, linear_batch(), {})
+    for n in (1, 4)
+  )
+  assert {*sizes} == {8, 2}  # so 4 micro-batches need a quarter of the memory
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), terms, expected
+  )
+
+
 def plain_loss(params, batch, keys_B, model):
   """Computes the loss of ELECTRA or BERT without any correction."""
   tokens_BxL, documents_BxL = batch["tokens"], batch["documents"]

@@ -64,14 +64,18 @@ def count_corrections(p: Predictions, table: SynonymTable) -> Rates:
 def find_table_2(
   steps: Sequence[tuple[int | None, float | None]],
 ) -> dict[float, int]:
-  """Maps percentages of TABLE_2 to indices of `steps`; 100 to the last one."""
-  rows = {
+  """Maps percentages of TABLE_2 to indices of `steps`, numbers and percents.
+
+  Weights without a run count as trained to the end.
+  """
+  if steps[-1][0] is None:
+    return {100.0: len(steps) - 1}
+  return {
     percent: index
     for percent in TABLE_2
-    for index, (step, done) in enumerate(steps[:-1])
+    for index, (step, done) in enumerate(steps)
     if step and done and round(step / done * percent) == step
   }
-  return rows | {100.0: len(steps) - 1}
 
 
 def make_rates_table(

@@ -181,6 +181,7 @@ class SeedRun:
   def make_result(self, params: optax.Params, step: int) -> results.Result:
     """Answers and scores the splits after training."""
     setup = self.setup
+    secs = self.clock.secs_per_step(step) * step  # answers are no training
     answers: dict[str, Any] = {}
     scores: dict[str, dict[str, float]] = {}
     for name, split in setup.data.splits.items():
@@ -200,7 +201,7 @@ class SeedRun:
       failure=self.failure or useless,
       scores=scores,
       step=step,
-      secs=self.clock.secs_per_step(step) * step,
+      secs=secs,
       answers=answers,
       provenance=setup.provenance,
     )

@@ -84,8 +84,13 @@ class FinetuneOptions(PretrainConfig):
 
   def list_splits(self, task: Task) -> list[str]:
     """Returns the names of a task's splits, test sets only if they are used."""
-    has_test = self.finetune.predict_test or self.finetune.test
-    return [x for x in task.splits if has_test or not x.startswith("test")]
+    return [
+      x
+      for x in task.splits
+      if not x.startswith("test")
+      or self.finetune.predict_test
+      or x in self.files
+    ]
 
   def find_source(self, task: Task, split: str) -> tuple[str, bool]:
     """Returns where a split is, and whether it exists there or on the hub."""
@@ -149,6 +154,12 @@ def check_files(options: FinetuneOptions) -> None:
       " into one folder and set --config.finetune.data=FOLDER, or fine-tune"
       " each task into its own workdir."
     )
+  for split, file in options.files.items():
+    if split not in tasks[0].splits:
+      raise InputError(
+        f"finetune.{split}={file!r}: {tasks[0].title} has no such split. Leave"
+        " it out, or set --config.finetune.dev=FILE to score its examples."
+      )
   for split in options.list_splits(tasks[0]):
     if tasks[0].name == OWN and split not in options.files:
       raise InputError(

@@ -329,7 +329,10 @@ def lower_train_step(
 
 def build_eval_step(run: Run) -> Callable[..., step_lib.Terms]:
   """Builds the jitted evaluation step: `(params, batch, aux) -> terms`."""
-  step = step_lib.make_eval_step(run.objective(train=False), run.config.seed)
+  c = run.config
+  step = step_lib.make_eval_step(
+    run.objective(train=False), c.seed, c.optim.accumulation
+  )
   replicated = sharding.replicated_sharding(run.mesh)
   return jax.jit(step, out_shardings=replicated)
 

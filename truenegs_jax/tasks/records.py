@@ -143,6 +143,8 @@ def _read_table(
       continue
     if not columns:
       columns = row
+      for name in filter(None, columns):
+        text_lib.check_column(location, columns, name, advice="Rename one.")
     elif len(row or [""]) == len(columns):
       yield Record(location, dict(zip(columns, row or [""], strict=True)))
     elif not skip_uneven:

@@ -27,11 +27,16 @@ ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def _score(
-  metric: str, gold_N: np.ndarray, run_SxN: np.ndarray, drawn_RxN: np.ndarray
+  metric: str,
+  num_labels: int,
+  gold_N: np.ndarray,
+  run_SxN: np.ndarray,
+  drawn_RxN: np.ndarray,
 ) -> np.ndarray:
   """Scores runs' class ids or numbers in percent by resample, f64 [S, R]."""
   if metric in ("matthews", "f1"):
-    classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
+    # Golds without labels are ids.
+    classes = max(2, num_labels, 1 + int(max(gold_N.max(), run_SxN.max())))
     id_Cx1 = np.arange(classes)[:, None]
     runs = len(run_SxN)
     is_gold_CxN = gold_N == id_Cx1
@@ -193,7 +198,7 @@ def score_runs(
     if metric == "accuracy":
       scores[metric] = mean_scores(100.0 * (run_SxN == gold_N))
     else:
-      draw = functools.partial(_score, metric, gold_N, run_SxN)
+      draw = functools.partial(_score, metric, len({*labels}), gold_N, run_SxN)
       scores[metric] = Scores(len(gold_N), draw)
   return scores
 

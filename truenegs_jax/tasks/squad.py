@@ -11,6 +11,7 @@ Source: google-research/bert `run_squad.py`; google-research/electra
 `finetune/qa`. Hugging Face's `stride` is the overlap of windows instead.
 """
 
+import codecs
 import contextlib
 import dataclasses
 import functools
@@ -61,7 +62,7 @@ def _read_json(where: str) -> Iterator[tuple[str, Any]]:
   """Yields location and value of each article or question of a file."""
   path = os.path.expanduser(where)
   with open_bytes(path) as file:
-    content = file.read()
+    content = file.read().removeprefix(codecs.BOM_UTF8).lstrip()
   if content.startswith(b"["):
     content = b'{"data": ' + content + b"}"
   try:

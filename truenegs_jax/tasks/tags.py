@@ -134,7 +134,9 @@ def encode(
   encoded = tokenizer.encode_words([x.words for x in sentences])
   for sentence, (pieces, words) in zip(sentences, encoded, strict=True):
     num_cut += len(pieces) > length - 2
-    word_K, first_K = np.unique(words[: length - 2], return_index=True)
+    # int, as BERT's normalizer may leave no piece of any word.
+    kept = np.array(words[: length - 2], int)
+    word_K, first_K = np.unique(kept, return_index=True)
     place_W = np.full(len(sentence.words), -1)
     place_W[word_K] = first_K + 1  # after [CLS]
     row = [tokenizer.cls, *pieces[: length - 2], tokenizer.sep]

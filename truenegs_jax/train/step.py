@@ -9,6 +9,7 @@ micro-batches. Pre-training and fine-tuning use the same step.
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,11 +85,12 @@ def make_train_step(
 
 
 def make_eval_step(
-  objective: Objective, seed: int
+  objective: Objective, seed: int, num_microbatches: int = 1
 ) -> Callable[[dict, dict, Mapping], Terms]:
   """Makes `evaluate(params, batch, aux) -> terms`.
 
   A row has the same draws in every evaluation of every run with this seed.
+  Micro-batches take as little memory as those of a training step.
   """
 
   def evaluate(
@@ -97,7 +99,13 @@ def make_eval_step(
     key = jax.random.fold_in(jax.random.key(seed), 2)
     keys_B = rng.row_keys(key, 0, batch["row"])
     inputs = {name: x for name, x in batch.items() if name != "row"}
-    return objective(params, inputs, keys_B, aux)
+    if num_microbatches == 1:
+      return objective(params, inputs, keys_B, aux)
+    terms = jax.lax.map(
+      lambda rows: objective(params, *rows, aux),
+      _split_rows((inputs, keys_B), num_microbatches),
+    )
+    return jax.tree.map(lambda x: x.sum(axis=0), terms)
 
   return evaluate
 
@@ -144,11 +152,6 @@ def _accumulated_gradient(
   hardly any time: the backward passes of the terms overlap little, and XLA
   merges equal forward passes.
   """
-  n = num_microbatches
-
-  def split(x: Array) -> Array:
-    # Each micro-batch takes every n-th row, so that rows stay on their device.
-    return jnp.moveaxis(x.reshape(len(x) // n, n, *x.shape[1:]), 1, 0)
 
   def compute(rows: tuple) -> tuple[dict[str, dict], Terms]:
     return _gradients_of_sums(evaluate, weights, params, rows)
@@ -156,7 +159,7 @@ def _accumulated_gradient(
   def add(totals: tuple, microbatch: tuple) -> tuple[tuple, None]:
     return jax.tree.map(jnp.add, totals, compute(microbatch)), None
 
-  microbatches = jax.tree.map(split, rows)
+  microbatches = _split_rows(rows, num_microbatches)
   first = jax.tree.map(lambda x: x[0], microbatches)
   zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute, first))
   (grads, terms), _ = jax.lax.scan(add, zeros, microbatches)
@@ -167,6 +170,14 @@ def _accumulated_gradient(
   return terms, jax.tree.map(
     lambda *grads: sum(map(operator.mul, scales, grads)),
     *(grads[name] for name in weights),
+  )
+
+
+def _split_rows(rows: Any, num: int) -> Any:
+  """Puts every `num`-th row into one micro-batch, so rows stay on a device."""
+  return jax.tree.map(
+    lambda x: jnp.moveaxis(x.reshape(len(x) // num, num, *x.shape[1:]), 1, 0),
+    rows,
   )
 
 
