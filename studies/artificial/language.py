@@ -8,7 +8,7 @@ probabilities that are the same in every context. Two words of a class can
 therefore replace each other everywhere: they are true synonyms. Words are
 numbers from 0; their names are in `Language.names`.
 
-  write_language(folder, language, seed=0)
+  write_language(folder, language, seed=0, rows=ROWS)
 
 text.txt              lines to train on, each a document (data.sources)
 held_out.txt          other lines, to measure models on
@@ -22,7 +22,6 @@ import dataclasses
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -82,9 +81,7 @@ class Language:
     return float(self.is_synonym_VxV.any(axis=1).mean())
 
 
-def draw_language(
-  seed: int, *, synonym_share: float, num_classes: int = NUM_CLASSES
-) -> Language:
+def draw_language(seed: int, *, synonym_share: float) -> Language:
   """Draws a language in which about `synonym_share` of the words have synonyms.
 
   The share is as near as classes allow, and exact at 0 and 1. The chain of the
@@ -92,18 +89,18 @@ def draw_language(
   synonyms: those of a smaller share and others.
   """
   rng = np.random.default_rng(seed)
-  start_C = rng.dirichlet(np.ones(num_classes))
-  concentration_C = np.full(num_classes, CONCENTRATION)
-  next_CxC = (1 - NOISE) * rng.dirichlet(concentration_C, num_classes)
-  next_CxC += NOISE / num_classes
-  size_C = rng.integers(FEWEST_WORDS, MOST_WORDS, num_classes, endpoint=True)
-  order_C = rng.permutation(num_classes)
-  weight_CxS = rng.uniform(1, 3, (num_classes, MOST_WORDS))
+  start_C = rng.dirichlet(np.ones(NUM_CLASSES))
+  concentration_C = np.full(NUM_CLASSES, CONCENTRATION)
+  next_CxC = (1 - NOISE) * rng.dirichlet(concentration_C, NUM_CLASSES)
+  next_CxC += NOISE / NUM_CLASSES
+  size_C = rng.integers(FEWEST_WORDS, MOST_WORDS, NUM_CLASSES, endpoint=True)
+  order_C = rng.permutation(NUM_CLASSES)
+  weight_CxS = rng.uniform(1, 3, (NUM_CLASSES, MOST_WORDS))
   words_N = np.cumsum(np.append(0, size_C[order_C]))  # in the first n classes
-  single_N = num_classes - np.arange(num_classes + 1)
+  single_N = NUM_CLASSES - np.arange(NUM_CLASSES + 1)
   share_N = words_N / (words_N + single_N)
   size_C[order_C[np.abs(share_N - synonym_share).argmin() :]] = 1
-  class_V = np.repeat(np.arange(num_classes), size_C)
+  class_V = np.repeat(np.arange(NUM_CLASSES), size_C)
   weight_V = weight_CxS[np.arange(MOST_WORDS) < size_C[:, None]]
   share_V = weight_V / np.bincount(class_V, weight_V)[class_V]
   return Language(start_C, next_CxC, class_V, share_V)
@@ -193,17 +190,15 @@ def write_language(
   language: Language,
   *,
   seed: int,
-  rows: int = ROWS,
-  length: int = LENGTH,
-  lexicons: Iterable[tuple[float, float]] = LEXICONS,
+  rows: int,
 ) -> None:
-  """Writes a language with `rows` lines of `length` words to train on.
+  """Writes a language with `rows` lines to train on, and LEXICONS.
+
+  A lexicon whose precision and recall are impossible is left out.
 
   Args:
     folder: must not exist yet; it appears once it is complete.
     seed: of the lines and lexicons.
-    lexicons: precision and recall of each, in percent; those that are
-      impossible are left out.
 
   Raises:
     InputError: the folder exists.
@@ -213,7 +208,7 @@ def write_language(
     raise InputError(f"'{folder}' exists. Remove it, or choose another folder.")
   contents = {VOCABULARY: "".join(f"{x}\n" for x in vocabulary(language))}
   names_V = np.array(language.names)
-  for precision, recall in lexicons:
+  for precision, recall in LEXICONS:
     try:
       pairs_Nx2 = draw_lexicon(
         language, precision=precision / 100, recall=recall / 100, seed=seed
@@ -224,7 +219,7 @@ def write_language(
     contents[LEXICON.format(precision, recall)] = "\n".join(lines) + "\n"
   for name, count, stream in ((TEXT, rows, 0), (HELD_OUT, NUM_HELD_OUT, 1)):
     words_RxL = sample_lines(
-      language, rows=count, length=length, seed=[seed, stream]
+      language, rows=count, length=LENGTH, seed=[seed, stream]
     )
     lines = map(" ".join, names_V[words_RxL].tolist())
     contents[name] = "\n\n".join(lines) + "\n"

@@ -99,15 +99,13 @@ def sum_by_class(log_p_MxV: np.ndarray, class_V: np.ndarray) -> np.ndarray:
   return np.logaddexp.reduceat(log_p_MxV, first_C, axis=1)
 
 
-def calibration_error(
-  confidence_M: np.ndarray, correct_M: np.ndarray, *, bins: int = BINS
-) -> float:
+def calibration_error(confidence_M: np.ndarray, correct_M: np.ndarray) -> float:
   """Returns the expected calibration error (Guo et al. 2017).
 
   It is the mean of |accuracy - confidence| over bins of equal width from 0 to
-  1, (b / bins, (b + 1) / bins], weighted by their predictions.
+  1, (b / BINS, (b + 1) / BINS], weighted by their predictions.
   """
-  bin_M = np.ceil(confidence_M * bins).astype(int).clip(1, bins)
+  bin_M = np.ceil(confidence_M * BINS).astype(int).clip(1, BINS)
   gap_M = correct_M - confidence_M
   return float(np.abs(np.bincount(bin_M, gap_M)).sum() / len(gap_M))
 

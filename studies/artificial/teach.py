@@ -23,13 +23,14 @@ import language as language_lib
 import measure_run
 import measures
 import numpy as np
+from measure_run import FIRST_WORD
 from rich.console import Console
 
 from truenegs_jax.config.load import load_config
 from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.data import batches
 from truenegs_jax.data import rows as rows_lib
-from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.objectives.slot_predictions import Options
 from truenegs_jax.objectives.teacher import Outputs, Teacher
 from truenegs_jax.pretrain import plan, start
@@ -40,7 +41,6 @@ from truenegs_jax.train import sharding
 CONFIG = str(pathlib.Path(__file__).with_name("config.py"))
 STEPS = 1_500
 TOP = 64  # all words of a language
-FIRST_WORD = len(SPECIALS)
 KEPT = ("kl_class", "kl_word", "probe_new_words", "accuracy_class")
 Params = dict[str, Any]
 SMOOTH = {"smoothing": 0.3, "smoothing_by": "balanced"}
@@ -143,7 +143,7 @@ class Lines:
     self,
     arm: str,
     *,
-    steps: int = 0,
+    steps: int = STEPS,
     teacher: Any = None,
     params: Params | None = None,
     seed: int | None = None,
@@ -153,7 +153,6 @@ class Lines:
 
     `params` are those of the teacher; `changed` are keys of `negatives`.
     """
-    steps = steps or STEPS
     values: dict[str, Any] = {f"negatives.{k}": x for k, x in changed.items()}
     values["steps"] = steps
     values["optim.warmup_steps"] = min(100, steps // 10)

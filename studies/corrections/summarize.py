@@ -341,7 +341,7 @@ def _further_numbers(name: str) -> dict[str, Any]:
         for step in CHECKPOINTS.values()
       ),
     ]
-    for arm in _arms(runs)
+    for arm in dict.fromkeys(arm for arm, _, _ in runs)
   ]
   return {
     **{k: _by_arm(runs, v, [measure]) for k, v in CHECKPOINTS.items()},
@@ -366,10 +366,6 @@ def _text_numbers() -> dict[str, Any]:
     **_by_arm(runs, TEXT_STEPS, TEXT_MEASURES),
     "measures": _table(["", *(f"`{arm}`" for arm in arms)], rows),
   }
-
-
-def _arms(runs: Runs) -> list[str]:
-  return list(dict.fromkeys(arm for arm, _, _ in runs))
 
 
 def _by_arm(

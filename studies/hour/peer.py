@@ -4,10 +4,11 @@
 
 As examples/pytorch/run_mlm.py of transformers: documents are joined and cut
 into rows, a share of their tokens (`hidden`) is hidden as 80/10/10 and logits
-are computed at every position. TEXT has one document a paragraph; TOKENIZER is a folder. The
-number of steps follows a measurement before the start, which costs no minutes,
-and neither does tokenizing; `steps=N` takes it from an earlier run. OUTPUT gets
-the model, and SAVES models on the way. A KEY is one in SETTINGS.
+are computed at every position. TEXT has one document a paragraph; TOKENIZER is
+a folder. The number of steps follows a measurement before the start, which
+costs no minutes, and neither does tokenizing; `steps=N` takes it from an
+earlier run. OUTPUT gets the model, and SAVES models on the way. A KEY is one in
+SETTINGS.
 """
 
 import itertools

@@ -18,8 +18,6 @@ import transformers
 
 import truenegs_jax as tn
 
-LENGTH = 128
-
 
 def main(text: str, pairs_path: str, *folders: str) -> None:
   documents = measure.read_documents(text)
@@ -38,7 +36,9 @@ def measure_synonyms(
   """Returns the loss of words with synonyms, and twice its error."""
   own = tn.load_tokenizer(folder, lowercase=True)
   table = tn.build_table(own, "wordnet")
-  tokens_NxL, hidden_NxL = measure.hide_windows(tokenizer, documents, LENGTH)
+  tokens_NxL, hidden_NxL = measure.hide_windows(
+    tokenizer, documents, agree.LENGTH
+  )
   hidden_NxL &= agree.find_words(own, tokens_NxL)
   hidden_NxL &= table.lengths_V[tokens_NxL] > 0
   scores_NxL = measure.score_slots(

@@ -70,8 +70,8 @@ def make_trained(inputs, num_devices, **values):
   )
   run = plan.make_run(config, plan.find_tokenizer(config.data), mesh=mesh)
   params = tiny.random_params(run.model, deviation=0.5)
-  split = sharding.tree_shardings({"params": params}, mesh, run.mesh_spec)
-  params = jax.device_put(params, split["params"])
+  split = sharding.param_shardings(params, mesh, run.mesh_spec)
+  params = jax.device_put(params, split)
   state = types.SimpleNamespace(params=params)
   return types.SimpleNamespace(run=run, inputs=inputs, state=state)
 

@@ -50,12 +50,10 @@ def run(main: Callable[[list[str]], object]) -> None:
   Exit codes are those of runtime.errors.
   """
   text = sys.modules[main.__module__].__doc__
-
-  def run_main(argv: list[str]) -> None:
-    with exit_on_errors():
-      main(argv)
-
-  app.run(run_main, flags_parser=lambda argv: parse(argv, flags.FLAGS, text))
+  app.run(
+    exit_on_errors()(main),
+    flags_parser=lambda argv: parse(argv, flags.FLAGS, text),
+  )
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from truenegs_jax.data import layouts, rows
 from truenegs_jax.data.encoder import Encoder
 from truenegs_jax.data.sources import Corpus, Unit
 from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data.vocabulary import batch_texts
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.runtime.files import atomic_file, read_json
 
@@ -131,7 +132,8 @@ def read_slices(spec: BuildSpec, corpus: Corpus, unit: Unit) -> Iterator[Slice]:
     if all(spec.has_record(slice_name(name, number)) for number in numbers):
       return
   record = {"slices": 0, "documents": 0, "text_bytes": 0}
-  for texts in _group(corpus.read_unit(unit), spec.slice_size):
+  most = SLICE_DOCUMENTS * max(1, spec.slice_size // MIN_SLICE)
+  for texts in batch_texts(corpus.read_unit(unit), spec.slice_size, most):
     piece = Slice(
       slice_name(name, record["slices"]),
       record["documents"],
@@ -185,22 +187,6 @@ def write_file(path: pathlib.Path, data: bytes) -> dict[str, int]:
   with atomic_file(path, several_writers=True) as file:
     file.write(data)
   return rows.data_record(data)
-
-
-def _group(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-  """Groups consecutive texts until they have `size` characters."""
-  most = SLICE_DOCUMENTS * max(1, size // MIN_SLICE)
-  group: list[str] = []
-  num_chars = 0
-  for text in texts:
-    group.append(text)
-    num_chars += len(text)
-    if num_chars >= size or len(group) == most:
-      yield group
-      group = []
-      num_chars = 0
-  if group:
-    yield group
 
 
 def _lay_out(

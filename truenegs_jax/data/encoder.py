@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tokenizers
 
+from truenegs_jax.data import vocabulary
 from truenegs_jax.data.tokenizer import MAX_WORD_CHARACTERS, Tokenizer
-from truenegs_jax.data.vocabulary import batch_texts, split_lines
 from truenegs_jax.runtime.errors import InputError
 
 # Of words and their ids, beyond which all are forgotten.
@@ -52,7 +52,8 @@ class Encoder:
 
     They are without [CLS] and [SEP].
     """
-    encoded = [*map(self._encode_batch, batch_texts(lines))]
+    batches = vocabulary.batch_texts(lines, vocabulary.BATCH_CHARACTERS)
+    encoded = [*map(self._encode_batch, batches)]
     tokens = [np.empty(0, np.int32), *(tokens_T for tokens_T, _ in encoded)]
     lengths = [np.empty(0, np.int64), *(lengths_N for _, lengths_N in encoded)]
     return np.concatenate(tokens), np.concatenate(lengths)
@@ -81,7 +82,7 @@ class Encoder:
   def _encode_cached(self, lines: list[str]) -> Ids:
     import pyarrow  # takes a quarter of a second
 
-    words_N = split_lines(lines, lowercase=self._tokenizer.lowercase)
+    words_N = vocabulary.split_lines(lines, lowercase=self._tokenizer.lowercase)
     words_W = words_N.values.dictionary_encode()
     if self._size > MAX_CACHE_BYTES:
       self._ids = {}

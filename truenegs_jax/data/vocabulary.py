@@ -12,6 +12,7 @@ import itertools
 import operator
 import re
 import string
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -37,17 +38,19 @@ MAX_ALPHABET = 1000
 MIN_COVERAGE = 0.9995
 
 
-def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-  """Groups texts into lists of at least BATCH_CHARACTERS, except the last."""
+def batch_texts(
+  texts: Iterable[str], size: int, most: int = sys.maxsize
+) -> Iterator[list[str]]:
+  """Groups texts until they have `size` characters, or are `most` texts."""
   batch: list[str] = []
-  size = 0
+  num_chars = 0
   for text in texts:
     batch.append(text)
-    size += len(text)
-    if size >= BATCH_CHARACTERS:
+    num_chars += len(text)
+    if num_chars >= size or len(batch) == most:
       yield batch
       batch = []
-      size = 0
+      num_chars = 0
   if batch:
     yield batch
 
@@ -131,7 +134,7 @@ def _count_words(
   split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
   counts = Counts()
   num_words = 0
-  for batch in batch_texts(texts):
+  for batch in batch_texts(texts, BATCH_CHARACTERS):
     lines = split_lines(batch, lowercase=normalizer.lowercase)
     words = lines.values.value_counts().to_pylist()
     for word, number in map(operator.itemgetter("values", "counts"), words):

@@ -121,7 +121,7 @@ def describe_teacher(run: Run, teacher: OpenTeacher) -> str:
 def encoder_flops(model: pretrain.Model, role: str, length: int) -> float:
   """Counts the operations of one token in a forward pass of an encoder."""
   c = model.roles[role]
-  window = min(length, 2 * model.roles[role].window + 1)
+  window = min(length, 2 * c.window + 1)
   keys = sum(window if c.is_local(i) else length for i in range(c.layers))
   leaves = jax.tree.leaves(pretrain.param_shapes(model)[role])
   kernels = sum(x.size for x in leaves if x.ndim > 1)

@@ -36,8 +36,8 @@ _PAPER = "* Method: Zhang et al. (AAAI 2023), https://arxiv.org/abs/2212.00460"
 def export_workdir(
   workdir: pathlib.Path,
   *,
-  step: int | None = None,
-  output: pathlib.Path | None = None,
+  step: int | None,
+  output: pathlib.Path | None,
 ) -> str:
   """Exports a checkpoint of a run, which may still be training.
 
@@ -130,7 +130,7 @@ def describe_run(
   passed = results.get("verdict", {}).get("passed", True)
   if results.get("steps") == step and not passed:
     lines.append(_UNPROVEN)
-  sources = {*named_sources(c.data.sources)}
+  sources = named_sources(c.data.sources)
   if c.negatives.needs_table:
     request = run_table.make_request(c.negatives, c.data)
     sources |= {source.name for source in request.parsed}

@@ -46,8 +46,8 @@ class Measured(NamedTuple):
   def place(self, params: dict[str, Any]) -> dict[str, Any]:
     """Puts parameters on the devices of the mesh."""
     spec = plan.read_mesh_spec(self.config)
-    split = sharding.tree_shardings({"params": params}, self.mesh, spec)
-    return jax.device_put(params, split["params"])
+    split = sharding.param_shardings(params, self.mesh, spec)
+    return jax.device_put(params, split)
 
 
 def find_model(

@@ -256,14 +256,9 @@ class Run:
       aux["teacher"] = jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
         shapes,
-        self.split_params(shapes),
+        sharding.param_shardings(shapes, self.mesh, self.mesh_spec),
       )
     return aux
-
-  def split_params(self, params: dict[str, Any]) -> dict[str, Any]:
-    """Returns the shardings of (abstract) parameters, also of a teacher."""
-    named = {"params": params}
-    return sharding.tree_shardings(named, self.mesh, self.mesh_spec)["params"]
 
 
 @dataclasses.dataclass(frozen=True)

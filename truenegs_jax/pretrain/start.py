@@ -304,7 +304,7 @@ def make_aux(
   placed = {name: sharding.put(x, replicated) for name, x in aux.items()}
   if teacher is None:
     return placed
-  split = run.split_params(teacher)
+  split = sharding.param_shardings(teacher, run.mesh, run.mesh_spec)
   return {**placed, "teacher": jax.tree.map(sharding.put, teacher, split)}
 
 

@@ -145,8 +145,11 @@ def show_tables(tables: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     yield from saved["notes"]
 
 
-def mark(before: str, gold: str, prediction: str, after: str) -> str:
-  """Returns the HTML of a sentence with a masked word and its prediction."""
+def mark(sentence: str, gold: str, prediction: str) -> str:
+  """Returns the HTML of a sentence with gold word and prediction at [MASK]."""
+  before, mask, after = sentence.partition("[MASK]")
+  if not mask:  # of another vocabulary
+    return before
   return _load_parts().marked(before, gold, prediction, after)
 
 

@@ -197,34 +197,24 @@ def _show_tables(title: str, results: Values) -> Iterator[page.Section]:
 
 def _show_cases(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
   """Yields the corrections in cases.json."""
-  if saved := _read_saved(run, workdir / files.CASES):
-    yield page.Section("Corrections", [*show_cases(saved)])
-
-
-def show_cases(saved: Values) -> Iterator[str]:
-  """Yields the corrections in the value of a cases.json."""
+  saved = _read_saved(run, workdir / files.CASES)
+  if not saved:
+    return
   cases = saved["cases"]
   text = page.describe_search(saved["searched"], saved["corrected"], len(cases))
   if not cases:
     hint = "Young models have few; the config corrections measures any text."
-    yield f"{text} {hint}"
+    yield page.Section("Corrections", [f"{text} {hint}"])
     return
-  yield f"{text} The gold word and the prediction are marked."
+  text += " The gold word and the prediction are marked."
   rows = [
-    {"sentence": _mark(x), "gold": x["gold"], "prediction": x["prediction"]}
-    | {"count": x["count"], "probability": f"{x['probability']:.1%}"}
+    {"sentence": page.mark(x["sentence"], x["gold"], x["prediction"])}
+    | {"gold": x["gold"], "prediction": x["prediction"], "count": x["count"]}
+    | {"probability": f"{x['probability']:.1%}"}
     | {"synonyms": ", ".join(page.abridge(x["synonyms"], x["prediction"]))}
     for x in cases
   ]
-  yield page.table("Cases", rows)
-
-
-def _mark(case: Values) -> str:
-  """Returns the sentence of a case with the gold word and the prediction."""
-  before, mask, after = case["sentence"].partition("[MASK]")
-  if not mask:
-    return before
-  return page.mark(before, case["gold"], case["prediction"], after)
+  yield page.Section("Corrections", [text, page.table("Cases", rows)])
 
 
 def _read_finetuning(

@@ -155,10 +155,15 @@ def explain(
     )
   if not is_out_of_memory(error):
     return None
-  reason = str(error).partition("\n")[0][:150].rstrip(".") or "on the host"
+  reason = first_line(error) or "on the host"
   return OutOfMemoryError(
     f"Memory ran out ({reason}). All that was saved is intact. {memory}"
   )
+
+
+def first_line(error: Exception) -> str:
+  """Returns the first line of an error, at most 150 characters of it."""
+  return str(error).partition("\n")[0][:150].rstrip(".")
 
 
 def is_out_of_memory(error: Exception) -> bool:

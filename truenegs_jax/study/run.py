@@ -146,7 +146,7 @@ def collect_scores(
     else:
       path = folder / files.RESULTS
       with read_results(path, errors.CheckpointError, parts_lib.FIX) as saved:
-        if part.name == tables.CORRECTIONS:
+        if part.name == parts_lib.CORRECTIONS:
           collected += read_corrections(make, saved)
         else:
           collected += read_robustness(make, saved)

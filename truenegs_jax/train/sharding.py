@@ -125,6 +125,11 @@ def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
   return jax.tree_util.tree_map_with_path(find_sharding, tree)
 
 
+def param_shardings(params: Any, mesh: Mesh, spec: MeshSpec) -> Any:
+  """Returns the shardings of (abstract) parameters, also of a teacher."""
+  return tree_shardings({"params": params}, mesh, spec)["params"]
+
+
 def gather_params(
   objective: Callable[..., Any], mesh: Mesh, spec: MeshSpec
 ) -> Callable[..., Any]:
@@ -136,7 +141,7 @@ def gather_params(
   """
 
   def wrapped(params: dict, *args: object) -> Any:
-    shardings = tree_shardings({"params": params}, mesh, spec)["params"]
+    shardings = param_shardings(params, mesh, spec)
     return objective(jax.tree.map(_gather, params, shardings), *args)
 
   return wrapped

@@ -280,7 +280,7 @@ class Checkpoints:
       if not is_bucket(self.folder):
         with contextlib.suppress(OSError):
           self._remove_unfinished()
-      reason = first_line(e)
+      reason = errors.first_line(e)
       if full := find_reason(e, FULL):
         reason = f"{full}. Free some disk space"
       kept = "No step was saved before."
@@ -318,7 +318,7 @@ def reading(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         " the same command again. To use the step before instead, rename the"
         f" folder to '{folder.name}{DAMAGED}'."
       ) from e
-    reason = f"{type(e).__name__}: {first_line(e)}"
+    reason = f"{type(e).__name__}: {errors.first_line(e)}"
     message = f"Checkpoint '{folder}' cannot be restored ({reason})."
     if not files.list_saved(folder.parent).get(folder.name):
       message = f"Checkpoint '{folder}' was deleted by its run."
@@ -331,11 +331,6 @@ def find_reason(error: Exception, pattern: str) -> str:
   messages = "".join(traceback.format_exception(error, limit=0))
   match = re.search(pattern, messages)
   return match[0] if match else ""
-
-
-def first_line(error: Exception) -> str:
-  """Returns the first line of an error, at most 150 characters of it."""
-  return str(error).partition("\n")[0][:150].rstrip(".")
 
 
 def read_description(folder: pathlib.Path) -> dict[str, Any]:
