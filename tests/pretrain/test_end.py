@@ -12,6 +12,7 @@ import pytest
 from support import runs, tiny
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import PretrainConfig
+from truenegs_jax.data.batches import held_out_batches
 from truenegs_jax.data.rows import open_rows
 from truenegs_jax.pretrain import (
   cases,
@@ -19,10 +20,11 @@ from truenegs_jax.pretrain import (
   fill_masks,
   plan,
   predict_slots,
+  start,
 )
 from truenegs_jax.runtime import errors
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import sharding
+from truenegs_jax.train import metrics, sharding
 
 HC = "bert_base:hc,runlocal"
 ROWS = 37  # no multiple of a batch; more than there are held-out rows
@@ -93,6 +95,27 @@ def test_cases_do_not_depend_on_mesh_and_batches(inputs):
   same, others = find_cases(inputs, 4, **values)
   assert same == expected
   np.testing.assert_allclose(others, probabilities, rtol=1e-4)
+
+
+def evaluate_rows(inputs, *args, **values):
+  """Returns the losses and metrics of the first rows."""
+  trained = make_trained(inputs, *args, **values)
+  params, run = trained.state.params, trained.run
+  evaluate_batch = start.build_eval_step(run)
+  aux = start.make_aux(run, inputs.table)
+  terms = [
+    evaluate_batch(params, sharding.shard_batch(batch, run.mesh), aux)
+    for batch in held_out_batches(inputs.train_rows, 16, limit=ROWS)
+  ]
+  return metrics.compute_ratios(metrics.merge_terms(jax.device_get(terms)))
+
+
+def test_evaluations_do_not_depend_on_mesh_and_micro_batches(inputs):
+  expected = evaluate_rows(inputs, 1)
+  values = {"mesh__preset": "fsdp_tp", "optim__accumulation": 2}
+  same = evaluate_rows(inputs, 4, **values)
+  assert {"mlm", "detect", "auc"} < expected.keys()
+  assert same == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("num_pairs", [0, 9])
