@@ -46,12 +46,10 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
   """Returns the values of a line by COLUMNS."""
   values = {k: loss for k, (loss, _) in record.get("windows", {}).items()}
   if "auc" in record:  # of a discriminator
-    values |= {
-      "auc": record["auc"]["128"],
-      "detected_blimp": record["blimp"][0],
-    }
-  elif "blimp" in record:
-    values["blimp"] = record["blimp"][0]
+    values["auc"] = record["auc"]["128"]
+  if "blimp" in record:
+    column = "detected_blimp" if "auc" in record else "blimp"
+    values[column] = record["blimp"][0]
   return values | {k: record[k] for k in ("cola", "sst2") if k in record}
 
 

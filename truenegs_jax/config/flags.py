@@ -43,7 +43,7 @@ def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
   return flags.DEFINE_string(CONFIG, None, text, flag_values=values)
 
 
-def run(main: Callable[[list[str]], object]) -> None:
+def run(main: Callable[[list[str]], None]) -> None:
   """Runs `app.run` with packaged configs and errors of one line.
 
   The help of the program begins with the docstring of the module of `main`.
