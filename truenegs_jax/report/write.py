@@ -206,7 +206,6 @@ def _show_cases(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
     hint = "Young models have few; the config corrections measures any text."
     yield page.Section("Corrections", [f"{text} {hint}"])
     return
-  text += " The gold word and the prediction are marked."
   rows = [
     {"sentence": page.mark(x["sentence"], x["gold"], x["prediction"])}
     | {"gold": x["gold"], "prediction": x["prediction"], "count": x["count"]}
@@ -214,7 +213,8 @@ def _show_cases(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
     | {"synonyms": ", ".join(page.abridge(x["synonyms"], x["prediction"]))}
     for x in cases
   ]
-  yield page.Section("Corrections", [text, page.table("Cases", rows)])
+  note = f"{text} The gold word and the prediction are marked."
+  yield page.Section("Corrections", [note, page.table("Cases", rows)])
 
 
 def _read_finetuning(
