@@ -8,8 +8,8 @@ replaces the tokens that measure.py hides by its own draws, the same for all.
 Prints a line of JSON for each:
 
 - `auc`: by the length of a window, the area under the ROC curve of its logits,
-  in percent, of tokens that were replaced against all others; a draw that is
-  the token itself replaces nothing;
+  in percent, of tokens that were replaced against all others, and twice its
+  standard error; a draw that is the token itself replaces nothing;
 - `blimp`, unless PAIRS is empty: percentage of the pairs whose good sentence
   has the higher log-probability that no token is replaced, summed over its
   tokens, and twice its standard error; ties count one half.
@@ -60,12 +60,27 @@ def detect(model: Model, tokens_NxL: np.ndarray) -> np.ndarray:
 
 def measure_auc(
   logits_NxL: np.ndarray, replaced_NxL: np.ndarray, real_NxL: np.ndarray
-) -> float:
-  """Returns the area under the ROC curve of real tokens, in percent."""
-  replaced = logits_NxL[replaced_NxL & real_NxL]
-  others = logits_NxL[~replaced_NxL & real_NxL]
-  u = stats.mannwhitneyu(replaced, others).statistic
-  return round(100 * float(u) / len(replaced) / len(others), 2)
+) -> list[float]:
+  """Returns the area under the ROC curve of real tokens, and twice its error.
+
+  Both are in percent. The error is that of windows as clusters (Obuchowski
+  1997, "Nonparametric analysis of clustered ROC curve data").
+  """
+  logits_T, replaced_T = logits_NxL[real_NxL], replaced_NxL[real_NxL]
+  # Of each token, the share of the other class that it is rightly above or
+  # below: its rank among all, less that among its own class.
+  right_T = stats.rankdata(logits_T)
+  counts_T = np.empty(len(right_T))  # of its own class
+  for own_T in (replaced_T, ~replaced_T):
+    right_T[own_T] -= stats.rankdata(logits_T[own_T])
+    right_T[own_T] /= (~own_T).sum()
+    counts_T[own_T] = own_T.sum()
+  right_T[~replaced_T] = 1 - right_T[~replaced_T]
+  auc = right_T[replaced_T].mean()
+  errors_NxL = np.zeros(logits_NxL.shape)
+  errors_NxL[real_NxL] = (right_T - auc) / counts_T
+  error = np.linalg.norm(errors_NxL.sum(axis=1))
+  return [round(100 * float(x), 2) for x in (auc, 2 * error)]
 
 
 def score_sentences(

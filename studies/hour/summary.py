@@ -46,7 +46,7 @@ def flatten(record: Mapping[str, Any]) -> dict[str, float]:
   """Returns the values of a line by COLUMNS."""
   values = {k: loss for k, (loss, _) in record.get("windows", {}).items()}
   if "auc" in record:  # of a discriminator
-    values["auc"] = record["auc"]["128"]
+    values["auc"] = record["auc"]["128"][0]
   if "blimp" in record:
     column = "detected_blimp" if "auc" in record else "blimp"
     values[column] = record["blimp"][0]
