@@ -1,5 +1,6 @@
 """Files of every format give clean documents, or one message."""
 
+import errno
 import io
 import itertools
 import re
@@ -15,7 +16,7 @@ from pyarrow import parquet
 from support.texts import COMPRESSORS, FORMATTERS, to_jsonl, to_parquet
 from truenegs_jax.data import documents
 from truenegs_jax.data.sources import open_corpus
-from truenegs_jax.runtime.errors import DataError, UnavailableError
+from truenegs_jax.runtime.errors import DataError, DiskError, UnavailableError
 
 TEXTS = ["one\ntwo, 2", 'say "x"\u2028y', "é 語 𝄞", "a\tb", " c ", "NA", "None"]
 
@@ -165,6 +166,7 @@ BAD = [
   ("t.jsonl", to_jsonl(["x" * 1_000_001]), r":1: a line of more than 1,000,0"),
   ("t.csv", b'text\n"a\nb"\n"c', r"t.csv:4: unbalanced quotes"),
   ("t.csv", b"id,text\n1,a,b\n", r"t.csv:2: 3 fields, but 2 in the first"),
+  ("t.tsv", b"id\ttext\n1\n", r"t.tsv:2: 1 fields, but 2 in the first"),
   ("t.csv", b"id;text\n0;a\n", r"t.csv:1: .* divided by semicolons"),
   ("t.tsv", b"id,text\n1,a\n", r"t.tsv:1: no column 'text'. Columns: 'id,tex"),
   ("t.csv", b"text\nNow it is b\xe9d\n", r"t.csv:2: byte 0xe9.* -f CP1252"),
@@ -178,6 +180,7 @@ BAD = [
   ("t.txt", b"PK\3\4" + bytes(99), "it is a zip archive.*`unzip "),
   ("t.txt", bytes(range(256)) * 3, "it is binary data"),
   ("t.parquet", to_parquet(TEXTS)[:-9], "t.parquet' cannot be read"),
+  ("t.parquet.zst", COMPRESSORS[".zst"](to_parquet(TEXTS)), "`zstd -d /.*zst`"),
   ("t.parquet", parquet_of(a=["x"], b=[1]), "no column 'text'. Columns: 'a', "),
   ("t.parquet", parquet_of(text=[None, ""]), "t.parquet' has no text"),
   ("t.parquet", parquet_of(text=LATIN1), "cannot be read .*Invalid UTF8"),
@@ -224,9 +227,10 @@ def test_a_file_of_zstd_with_a_long_window_says_how_to_unpack_it(tmp_path):
   [
     ("t.jsonl", b'{"x": "\xff", "text": "a"}', ["a"]),
     ("t.parquet", parquet_of(text=CATEGORIES), ["a", "a"]),
+    ("t.tsv", b'id\ttext\n1\t"a\r\n\n2\tb"', ['"a', 'b"']),
   ],
 )
-def test_bad_text_of_other_columns_and_categories_are_read(
+def test_bad_text_of_other_columns_categories_and_quotes_are_read(
   tmp_path, name, data, expected
 ):
   assert read(tmp_path, name, data) == expected
@@ -242,3 +246,12 @@ def test_a_damaged_data_set_in_a_folder_with_brackets_is_not_on_the_hub(
     with documents.dataset_errors(f"hf:{folder}{suffix}"):
       raise ValueError("damaged")
   assert not isinstance(error.value, UnavailableError)
+
+
+@pytest.mark.parametrize(
+  "error", [MemoryError(), OSError(errno.ENOSPC, "full")]
+)
+def test_a_machine_without_room_is_no_lack_of_internet(error):
+  with pytest.raises((MemoryError, DiskError), match="^$|HF_HOME"):
+    with documents.dataset_errors("hf:user/set [train]"):
+      raise error

@@ -43,7 +43,12 @@ from truenegs_jax.data.rows import (
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.data.tokenizer_files import load_tokenizer
 from truenegs_jax.runtime import files
-from truenegs_jax.runtime.errors import DataError, DiskError, InputError
+from truenegs_jax.runtime.errors import (
+  DataError,
+  DiskError,
+  InputError,
+  UnavailableError,
+)
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
@@ -169,6 +174,20 @@ def test_a_killed_preparation_goes_on(tmp_path, small, monkeypatch):
     assert runs.read_files(rows) == expected
 
 
+def test_text_out_of_reach_at_the_end_costs_no_work(tmp_path, monkeypatch):
+  def fail(*_):
+    raise UnavailableError("The bucket cannot be reached.")
+
+  write = functools.partial(write_texts, texts=make_texts(60), vocab="train")
+  with monkeypatch.context() as patch:
+    patch.setattr(sources.Corpus, "check_unchanged", fail)
+    with pytest.raises(UnavailableError):
+      write(tmp_path / "rows")
+  monkeypatch.setattr(vocabulary, "train_vocabulary", lambda *_, **__: 1 / 0)
+  write(tmp_path / "rows")
+  check_text(tmp_path / "rows", make_texts(60))
+
+
 def test_a_mixture_lists_rows_again(tmp_path, small):
   spec = write_sources(tmp_path)
   first, second = spec.split(", ")
@@ -267,7 +286,9 @@ def test_files_of_others_are_never_replaced(tmp_path):
       write_texts(tmp_path / name, make_texts(3))
   with pytest.raises(DiskError, match="could not be written"):
     write_rows(tmp_path / "file" / "rows", f"{tmp_path}/rows-text")
-  for text in "rows-text", "rows-text/**/*.jsonl":
+  for text in "rows-text", "rows-text/**/*.jsonl", "*text/r*/*.json*":
+    (tmp_path / "rows-text/read").mkdir(exist_ok=True)
+    (tmp_path / "rows-text/read/a.jsonl").write_bytes(to_jsonl(["a"]))
     with pytest.raises(InputError, match="would be read as text"):
       write_rows(tmp_path / "rows-text/rows", f"{tmp_path}/{text}")
   assert [*runs.read_files(tmp_path / "rows").values()] == [b"x"]

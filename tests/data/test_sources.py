@@ -22,6 +22,7 @@ from truenegs_jax.data.sources import (
 from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import (
   DataError,
+  InputError,
   TrueNegsError,
   UnavailableError,
 )
@@ -106,6 +107,14 @@ def test_names_of_sources_are_no_paths(tmp_path):
   assert named_sources("x.txt, wordnet weight=2") == {"wordnet"}
 
 
+def test_without_wordnet_its_rows_may_be_used(tmp_path):
+  def open_wordnet():
+    raise InputError("There is no WordNet.")
+
+  with pytest.raises(UnavailableError, match="^There is no WordNet.$"):
+    open_corpus("wordnet", open_wordnet=open_wordnet)
+
+
 # Files.
 
 
@@ -122,6 +131,7 @@ def test_folders_give_their_files_of_known_formats_in_order(tmp_path):
     path.write_bytes(COMPRESSORS[compression](form([name])))
   (root / "to").symlink_to(other / "to")
   (root / "sub" / "circle").symlink_to(root)
+  (root / "latest.txt").symlink_to(root / "a.txt")  # is read once
   assert list(open_corpus(str(root))) == names
   for path in [root, *root.rglob("*")]:  # of a colleague
     path.chmod(0o555 if path.is_dir() else 0o444)

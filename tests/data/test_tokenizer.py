@@ -156,10 +156,15 @@ def test_options_must_be_those_of_a_tokenizer_json(
   )
   bert.save_pretrained(tmp_path / "own")
   assert load_tokenizer(str(tmp_path / "own"), **options) == expected
+  (tmp_path / "old").mkdir()
+  write_tokenizer(expected, tmp_path / "old")  # only a vocab.txt
+  config = {"do_lower_case": lowercase, "strip_accents": strip_accents}
+  (tmp_path / "old/tokenizer_config.json").write_text(json.dumps(config))
   for name, value in options.items():
     message = f"{name}={not value} differs from {name}={value} in"
-    with pytest.raises(InputError, match=message):
-      load_tokenizer(str(tmp_path / "own"), **options | {name: not value})
+    for folder in (tmp_path / "own", tmp_path / "old"):
+      with pytest.raises(InputError, match=message):
+        load_tokenizer(str(folder), **options | {name: not value})
 
 
 @pytest.mark.parametrize("kind", KINDS)

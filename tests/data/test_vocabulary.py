@@ -1,8 +1,10 @@
 """Vocabularies are reproducible and fit any language."""
 
 import collections
+import functools
 import hashlib
 import random
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from truenegs_jax.data import vocabulary as vocabulary_lib
 from truenegs_jax.data.encoder import Encoder
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.data.vocabulary import train_vocabulary
+from truenegs_jax.runtime.errors import InputError
 
 CASES = [(True, True), (False, False), (True, False), (False, True)]
 ROOTS = ["swan", "grebe", "crane", "heron", "coot", "plover", "été", "naïve"]
@@ -78,6 +81,16 @@ def test_text_without_spaces_gets_enough_characters():
   small = train_vocabulary(lines, size=2400, lowercase=True)
   assert set(characters[:500]) < set(small)  # the most frequent ones
   assert len(small) < 2400
+
+
+def test_the_size_that_a_message_names_is_enough():
+  letters = [chr(c) for c in range(0xAC00, 0xAC00 + 3000)]
+  lines = [" ".join(a + b for a, b in zip(letters, letters[1:], strict=False))]
+  train = functools.partial(train_vocabulary, lines, lowercase=False)
+  with pytest.raises(InputError, match="is too small") as error:
+    train(size=2000)
+  size = int(re.findall(r"vocab_size to (\d+)", str(error.value))[0])
+  assert len(train(size=size)) <= size
 
 
 def test_words_that_occur_once_are_not_learned():

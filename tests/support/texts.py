@@ -34,9 +34,9 @@ def to_jsonl(texts: Iterable[str | None]) -> bytes:
   return "\n".join(records).encode()
 
 
-def to_csv(texts: Iterable[str], separator: str = ",") -> bytes:
+def to_csv(texts: Iterable[str]) -> bytes:
   file = io.StringIO(newline="")
-  writer = csv.writer(file, delimiter=separator)
+  writer = csv.writer(file)
   writer.writerow(["id", "text"])
   writer.writerows(enumerate(texts))
   return file.getvalue().encode()
@@ -54,7 +54,6 @@ FORMATTERS = {
   ".txt": lambda texts: "\n\n".join(texts).encode(),
   ".jsonl": to_jsonl,
   ".csv": to_csv,
-  ".tsv": lambda texts: to_csv(texts, separator="\t"),
   ".parquet": to_parquet,
 }
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -1,6 +1,7 @@
 """Tests `truenegs synonyms` on a vocabulary of a dozen words."""
 
 import io
+import json
 
 import nltk
 import pytest
@@ -54,9 +55,14 @@ def test_words_are_looked_up_in_wordnet_without_a_vocabulary():
 def test_a_run_has_its_table(folder):
   assert "saved as 'run/syn" in run_main("--output=run/synonyms.safetensors")
   write_vocabulary(TOKENS, folder / "run" / "vocab.txt")
+  config = {"data": {"lowercase": False, "accents": "auto", "language": "en"}}
+  (folder / "run" / "config.json").write_text(json.dumps(config))
   options = {"vocab": "run", "sources": ""}
   assert run_main("house", **options) == "house (2): home, firm\n"
   assert "with a list 3 tokens: 20.00%" in run_main(**options)
+  # The run keeps capitals, unless a flag says otherwise.
+  assert "House: no word" in run_main("House", **options)
+  assert "house (2)" in run_main("House", "--lowercase", **options)
   (folder / "b.tsv").write_text("house\tfirm\n")
   options["sources"] = "pairs path=b.tsv"
   assert run_main("house", **options) == "house (1): firm\n"

@@ -1,6 +1,6 @@
 """Runs the task "blimp": how often a model prefers the grammatical sentence.
 
-The model is that of a run, at one or several steps, or of weights. Nothing is
+The model is that of a run, at one or several steps, or of weights. No result is
 written before all are scored.
 """
 

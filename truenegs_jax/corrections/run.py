@@ -3,7 +3,7 @@
 The lines of a text are masked once and predicted by each checkpoint of a run.
 Masking, predictions and options of tables (`negatives` without `sources`) are
 those of the run's config, or without a run those of this config. The run's
-workdir is only read. Nothing is written before the end of measuring.
+workdir is only read. No result is written before the end of measuring.
 """
 
 import dataclasses

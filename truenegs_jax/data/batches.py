@@ -92,8 +92,7 @@ def batch_at(
     index of each row in the split.
 
   Raises:
-    DataError: the split has fewer rows than a batch, or a token id is not in
-      the vocabulary.
+    DataError: the split has fewer rows than a batch.
   """
   check_batch_size(rows, batch_size)
   start, stop = _slice(batch_size, process)

@@ -20,17 +20,19 @@ import math
 import os
 import pathlib
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.runtime import text as text_lib
 from truenegs_jax.runtime.errors import (
   DataError,
+  DiskError,
   InputError,
   TrueNegsError,
   UnavailableError,
 )
-from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.runtime.files import FULL_DISK, short_sha256
 from truenegs_jax.runtime.paths import is_hub_name, join_inside
 from truenegs_jax.runtime.text import ESCAPED, check_column
 
@@ -45,6 +47,7 @@ HUB = "hf:"  # begins data sets in configs
 COMMIT = re.compile("[0-9a-f]{40}")
 BAD = re.compile("[\0\x80-\x9f\ud800-\udfff]")
 Records = Iterable[tuple[int, object]]  # a number, from 1, and a value of each
+Table = Callable[..., Iterable[tuple[int, list[str]]]]  # reads rows of a path
 
 
 def read_file(
@@ -145,11 +148,10 @@ def _explain_bad(character: str, line: str, path: str) -> str:
   return f"{code} is half of a surrogate pair. Repair the record."
 
 
-def _read_csv(path: str, column: str, *, delimiter: str = ",") -> Records:
-  """Yields a column of values separated by commas, or another character."""
-  rows = text_lib.read_rows(path, delimiter=delimiter, errors="surrogateescape")
+def _read_table(path: str, column: str, *, read: Table) -> Records:
+  """Yields a column of a table, whose first row has the names."""
   names: list[str] = []
-  for number, row in rows:
+  for number, row in read(path, errors="surrogateescape"):
     if not names:
       names = row
       check_column(f"{path}:{number}", names, column)
@@ -158,7 +160,7 @@ def _read_csv(path: str, column: str, *, delimiter: str = ",") -> Records:
     elif row:  # a blank line is an empty row
       raise DataError(
         f"{path}:{number}: {len(row)} fields, but {len(names)} in the first"
-        " line. Quote a field that holds the separator."
+        " line. Repair the row; .csv may quote a field that holds a comma."
       )
 
 
@@ -173,6 +175,13 @@ def _read_parquet(path: str, column: str) -> Records:
   """Yields the text column of a Parquet file; holds a part of a row group."""
   from pyarrow import parquet
 
+  suffix = text_lib.split_suffixes(path)[1]
+  if suffix in (".bz2", ".zst"):  # cannot be read from their end
+    command = f"{text_lib.TOOLS[suffix]} -d {shlex.quote(path)}"
+    raise DataError(
+      f"{path}: a Parquet file cannot be read in {suffix}, and is compressed"
+      f" inside. Unpack it: `{command}`."
+    )
   with dataset_errors(path), text_lib.open_bytes(path) as file:
     table = parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
     check_text(table.schema_arrow, column, path)
@@ -184,11 +193,11 @@ def _read_parquet(path: str, column: str) -> Records:
 
 # Kind -> yields a column of the records of a file.
 READERS: dict[str, Callable[[str, str], Records]] = {
-  "csv": _read_csv,
+  "csv": functools.partial(_read_table, read=text_lib.read_csv),
   "json": _read_jsonl,
   "jsonl": _read_jsonl,
   "parquet": _read_parquet,
-  "tsv": functools.partial(_read_csv, delimiter="\t"),
+  "tsv": functools.partial(_read_table, read=text_lib.read_tsv),
 }
 KINDS = (*READERS, "txt")  # of files, by their suffixes; others are read as txt
 
@@ -262,13 +271,19 @@ def dataset_errors(name: str) -> Iterator[None]:
   """Turns the errors of `datasets` into errors that name the data set."""
   try:
     yield
-  except TrueNegsError:
+  except (TrueNegsError, MemoryError):
     raise
   except Exception as error:  # `datasets` and its libraries raise two dozen
     if "while generating" in str(error) and isinstance(
       error.__cause__, Exception
     ):
       error = error.__cause__
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
+      raise DiskError(
+        f"'{name}' could not be written to the cache of `datasets`:"
+        f" {error.strerror}. Free some space, or set HF_HOME to a folder"
+        " elsewhere, and run the same command again."
+      ) from error
     reason = f"'{name}' cannot be read ({type(error).__name__}: {error})."
     where = os.path.expanduser(name.removeprefix(HUB))
     split = where.rpartition(" [")[0]  # "FOLDER [train]"

@@ -9,6 +9,7 @@ and a preparation that was stopped is resumed, even after SIGKILL.
 import collections
 import dataclasses
 import functools
+import glob
 import json
 import multiprocessing
 import os
@@ -178,10 +179,15 @@ def _check_place(folder: pathlib.Path, corpus: Corpus) -> None:
   for part in corpus.parts:
     if not part.paths:  # no files
       continue
-    where = part.spec.where.partition("**")[0]
+    where = part.spec.where
     if not is_url(where):
       where = os.path.realpath(os.path.expanduser(where))
-    if f"{folder}/".startswith(f"{where.rstrip('/')}/"):
+    above = where.partition("**")[0].rstrip("/")
+    parent, name = os.path.split(where)
+    is_glob = glob.has_magic(name)
+    if f"{folder}/".startswith(f"{above}/") or (
+      is_glob and pathlib.PurePath(str(folder)).match(parent)
+    ):
       raise InputError(
         f"data.rows: '{folder}' is in {part.spec.where!r} of data.sources, so"
         " its files would be read as text. Set --config.data.rows to a folder"
@@ -206,6 +212,8 @@ def _prepare(plan: Plan, corpus: Corpus) -> None:
   try:
     corpus.check_unchanged(plan.options.sources)
     manifest = _write_manifest(spec, corpus)
+  except errors.UnavailableError:  # the text may still be the same
+    raise
   except DataError:  # the shards are useless for another text
     for path in records.iterdir():
       if path.name != STARTED:

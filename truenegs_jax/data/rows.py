@@ -298,7 +298,8 @@ def padding_warning(manifest: dict[str, Any]) -> str:
   """Returns a warning above 10 % padding at length 128, 25 % at 512; or ""."""
   length = manifest["options"]["length"]
   share = manifest["splits"]["train"]["padding_share"]
-  if share <= 0.05 + length / 2560:
+  is_packed = manifest["options"]["layout"] == "packed"
+  if is_packed or share <= 0.05 + length / 2560:
     return ""
   return (
     f"warning: {share:.1%} of the rows are padding, because documents are"

@@ -234,7 +234,10 @@ def _open_part(spec: PartSpec, open_wordnet: Callable[[], Any] | None) -> Part:
     return _open_files(spec)
   if open_wordnet is None:
     raise InputError(f"{spec.subject} cannot be read here. Name files.")
-  reader = open_wordnet()
+  try:
+    reader = open_wordnet()
+  except InputError as error:  # there may be rows of it
+    raise UnavailableError(str(error)) from error
 
   def identity() -> dict[str, Any]:
     return {"source": WORDNET, "sha256": documents.hash_wordnet(reader)}
@@ -275,7 +278,7 @@ def _open_files(spec: PartSpec) -> Part:
   # So that a missing column is noticed at once.
   if not next(read(0), "") and len(units) == 1:
     raise _no_text(where)
-  paths = [x.path if is_url(where) else os.path.abspath(x.path) for x in files]
+  paths = [x.path if is_url(where) else os.path.realpath(x.path) for x in files]
   num_bytes = None if is_packed else total
   return Part(spec, read, identity, num_bytes, len(units), (*paths,))
 

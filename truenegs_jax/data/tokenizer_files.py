@@ -83,6 +83,7 @@ def load_tokenizer(
   if path_or_name and path.is_dir():
     problem = "has no vocab.txt and no tokenizer.json"
     path = find_file(path) or path / VOCABULARY
+    _check_folder(path.parent, options)
   if not path_or_name or not path.exists():
     raise InputError(
       f"data.vocab={path_or_name!r} {problem}. Set --config.data.vocab=FILE, a"
@@ -211,6 +212,18 @@ def _is_bert(content: Json) -> bool:
   )
 
 
+def _check_folder(folder: pathlib.Path, options: Mapping[str, bool]) -> None:
+  """Raises InputError if a folder says that its BERT has other options."""
+  with read_beside(folder, JSON, MAX_VALUES) as content:
+    if content and _is_bert(content):
+      _check_options(content.get("normalizer", {}), folder / JSON, options)
+  if not content:
+    with read_beside(folder, CONFIG) as config:
+      names = {"lowercase": "do_lower_case", "strip_accents": "strip_accents"}
+      known = {x: config[y] for x, y in names.items() if y in config}
+      _check_options(known, folder / CONFIG, options)
+
+
 def _check_options(
   normalizer: Json, path: pathlib.Path, options: Mapping[str, bool]
 ) -> None:
@@ -228,11 +241,13 @@ def _check_options(
 
 
 @contextlib.contextmanager
-def read_beside(folder: pathlib.Path, name: str) -> Iterator[Json]:
+def read_beside(
+  folder: pathlib.Path, name: str, max_values: int = files.MAX_VALUES
+) -> Iterator[Json]:
   """Yields the JSON object of a folder's file; {} if there is no such file."""
   if (folder / name).exists():
     path = join_inside(folder, name)
-    with files.read_json(path, InputError, FIX) as values:
+    with files.read_json(path, InputError, FIX, max_values) as values:
       yield values
   else:
     yield {}

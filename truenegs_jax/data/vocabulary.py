@@ -100,7 +100,7 @@ def train_vocabulary(
     lowercase=lowercase, strip_accents=strip_accents
   )
   counts = _count_words(texts, normalizer, progress)
-  characters = _choose_characters(counts, limit=size // 2)
+  characters = _choose_characters(counts, limit=size // 2 - len(SPECIALS))
   inner = {c for word in counts for c in word[1:]} & characters
   fixed = [*SPECIALS, *sorted(characters), *("##" + c for c in sorted(inner))]
   if size < len(fixed):
@@ -159,7 +159,8 @@ def _choose_characters(counts: Counts, *, limit: int) -> set[str]:
   """Chooses the MAX_ALPHABET characters most frequent in distinct words.
 
   If they cover too little of the text, chooses the most frequent characters of
-  the text instead: enough for MIN_COVERAGE, or `limit` if that is fewer.
+  the text instead: enough for MIN_COVERAGE, or those of `limit` entries, two
+  for a character that words also go on with, if that is fewer.
   """
   in_words = collections.Counter("".join(counts))
   by_words = sorted(in_words, key=lambda c: (-in_words[c], c))
@@ -176,7 +177,10 @@ def _choose_characters(counts: Counts, *, limit: int) -> set[str]:
   by_text = sorted(in_text, key=lambda c: (-in_text[c], c))
   covered = itertools.accumulate(in_text[c] for c in by_text)
   least = sum(value < needed for value in covered) + 1
-  return set(by_text[: max(MAX_ALPHABET, min(least, limit))])
+  inner = {c for word in counts for c in word[1:]}
+  entries = itertools.accumulate(1 + (c in inner) for c in by_text)
+  most = sum(value <= limit for value in entries)
+  return set(by_text[: max(MAX_ALPHABET, min(least, most))])
 
 
 def _repeat_words(counts: Counts) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Finds files of text, compressed or by URL, and reads lines and records.
 
-  for number, fields in read_rows("train.csv.xz"): ...
+  for number, fields in read_csv("train.csv.xz"): ...
 
 fsspec opens URLs: gcsfs reads gs://, s3fs s3:// and huggingface_hub hf://. They
 repeat failed requests.
@@ -150,18 +150,21 @@ def find_files(where: str, suffixes: Collection[str]) -> list[File]:
       paths = [path]
       if not os.path.lexists(path):
         matches = glob.glob(path, recursive=True)
-        matches.sort(key=lambda x: (-len(x), x))
-        # By links, or by "**/**", a file matches several times.
-        unique = {os.path.realpath(x): x for x in matches}
-        paths = [x for x in unique.values() if not os.path.isdir(x)]
+        paths = [x for x in matches if not os.path.isdir(x)]
     elif not (paths := list(_walk(path, suffixes))):
-      raise DataError(
+      raise errors.UnavailableError(
         f"Folder '{path}' holds no text file ({' '.join(suffixes)}, also"
         " compressed). Use a glob for files with other names."
       )
-    return [stat_file(x) for x in sorted(paths, key=lambda x: x.split(os.sep))]
+    # By links, or by "**/**", a file is found several times.
+    paths.sort(key=lambda x: (-len(x), x))
+    unique = {os.path.realpath(x): x for x in paths}
+    found = sorted(unique.values(), key=lambda x: x.split(os.sep))
+    return [stat_file(x) for x in found]
   except (OSError, ValueError) as error:  # "\0"
-    raise DataError(f"{where!r} cannot be read ({error}).") from error
+    raise errors.UnavailableError(
+      f"{where!r} cannot be read ({error})."
+    ) from error
 
 
 def _walk(folder: str, suffixes: Collection[str]) -> Iterator[str]:
@@ -273,12 +276,21 @@ def read_lines(
       yield number, line
 
 
-def read_rows(
-  path: str, *, delimiter: str = ",", errors: str = "strict"
+def read_tsv(
+  path: str, *, errors: str = "strict"
+) -> Iterator[tuple[int, list[str]]]:
+  """Yields number and fields of each line; quotes are ordinary characters."""
+  for number, line in read_lines(path, errors=errors):
+    fields = line.removesuffix("\n").split("\t")
+    yield number, [] if fields == [""] else fields
+
+
+def read_csv(
+  path: str, *, errors: str = "strict"
 ) -> Iterator[tuple[int, list[str]]]:
   """Yields the first line and the fields of each CSV row (RFC 4180)."""
   lines = (line for _, line in read_lines(path, errors=errors))
-  rows = csv.reader(lines, delimiter=delimiter, strict=True)
+  rows = csv.reader(lines, strict=True)
   start = 1
   while True:
     before = csv.field_size_limit(MAX_RECORD)  # of the process

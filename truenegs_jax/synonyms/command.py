@@ -5,11 +5,13 @@
   truenegs synonyms --vocab=vocab.txt --output=table.safetensors \\
       --sources='wordnet, pairs path=ppdb.tsv'
 
-Other flags mean the same as in a config's `data` and `negatives`;
-negatives.sources='table path=table.safetensors' takes a table.
+Other flags mean the same as in a config's `data` and `negatives`; those of text
+are a run's own. negatives.sources='table path=table.safetensors' takes a table.
 """
 
 import functools
+import pathlib
+import types
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,7 +27,7 @@ from truenegs_jax.runtime import errors, progress
 from truenegs_jax.runtime.paths import open_path
 from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.synonyms.table import SynonymTable, open_output
-from truenegs_jax.workdir.files import SYNONYMS
+from truenegs_jax.workdir.files import CONFIG, SYNONYMS
 
 
 def run(words: list[str], values: flags.FlagValues, console: Console) -> None:
@@ -48,8 +50,9 @@ def _read_wordnet(words: list[str], values: flags.FlagValues) -> Iterator[str]:
     )
   reader = wordnet.open_wordnet()
   for word in words:
-    names = wordnet.find_lemma_names(word, reader)
-    others = [x.replace("_", " ") for x in names if x.lower() != word.lower()]
+    lemma = word.replace(" ", "_")
+    names = wordnet.find_lemma_names(lemma, reader)
+    others = [x.replace("_", " ") for x in names if x.lower() != lemma.lower()]
     yield _format_list(word, others)
 
 
@@ -57,13 +60,15 @@ def _describe_table(
   words: list[str], values: flags.FlagValues
 ) -> Iterator[str]:
   """Yields the table's lists for words or, without any, its size."""
-  tokenizer = tokenizer_files.build_tokenizer(values, values.vocab)
-  saved = open_path("--vocab", values.vocab) / SYNONYMS
+  folder = open_path("--vocab", values.vocab)
+  options = _read_options(folder, values)
+  tokenizer = tokenizer_files.build_tokenizer(options, values.vocab)
+  saved = folder / SYNONYMS
   table = None
   if saved.is_file() and not values["sources"].present:
     table = SynonymTable.load(saved, tokenizer)
   request = run_table.TableRequest(
-    table.source if table else values.sources, "--sources", values.language
+    table.source if table else values.sources, "--sources", options.language
   )
   with progress.working(progress.log_console(), "Looking up synonyms"):
     table = table or request.build(tokenizer)
@@ -92,6 +97,18 @@ def _describe_table(
       yield _format_list(name, table.synonyms(name))
     else:
       yield f"{word}: no word of the vocabulary"
+
+
+def _read_options(
+  folder: pathlib.Path, values: flags.FlagValues
+) -> types.SimpleNamespace:
+  """Returns options of text: those of a run, unless a flag sets them."""
+  options = {x: values[x].value for x in ("lowercase", "accents", "language")}
+  with tokenizer_files.read_beside(folder, CONFIG) as config:
+    for name in options:
+      if not values[name].present and "data" in config:
+        options[name] = config["data"][name]
+  return types.SimpleNamespace(**options)
 
 
 def _format_list(word: str, names: list[str]) -> str:

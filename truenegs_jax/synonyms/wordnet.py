@@ -147,7 +147,8 @@ def read_package(package: str, name: str, fix: str) -> str:
 
   def read(place: pathlib.Path) -> str | None:
     with _open_root(place, package) as root:
-      for folder in (root, *root.iterdir()):
+      # Two of omw-1.4's have Italian; "ita", which comes first, is NLTK's.
+      for folder in (root, *sorted(root.iterdir(), key=lambda x: x.name)):
         if (folder / name).is_file():
           return _read_bytes(folder / name).decode("utf-8-sig")
     return None

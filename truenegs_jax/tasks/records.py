@@ -131,12 +131,9 @@ def _read_table(
   file: str, columns: Sequence[str], *, skip_uneven: bool
 ) -> Iterator[Record]:
   """Yields the rows of a table."""
-  if text_lib.split_suffixes(file)[0] == ".csv":
-    rows = text_lib.read_rows(file)
-  else:
-    lines = text_lib.read_lines(file)
-    rows = ((n, line.removesuffix("\n").split("\t")) for n, line in lines)
-  for number, row in rows:
+  is_csv = text_lib.split_suffixes(file)[0] == ".csv"
+  read = text_lib.read_csv if is_csv else text_lib.read_tsv
+  for number, row in read(file):
     location = f"{file}:{number}"
     is_blank = not any(row) and len(row) < 2
     if is_blank and len(columns) != 1:
