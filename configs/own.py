@@ -60,7 +60,8 @@ def from_scratch() -> ConfigDict:
   steps = c.get_oneway_ref("steps")
   c.optim.warmup_steps = steps // 40
   c.log.every_steps = (steps + 199) // 200
-  c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 50
+  c.eval.every_steps = 40 + steps // 50
+  c.checkpoint.every_steps = 40 + steps // 50
   c.eval.rows = 512
   return c
 

@@ -172,6 +172,7 @@ def test_own_needs_text_and_its_intervals_follow_the_steps():
   c.steps = 500
   values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)
   assert values == (12, 3, 50)
+  c.eval.every_steps = 7
   assert c.checkpoint.every_steps == 50
   c.steps = 1
   check(c)

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,13 @@ from rich.console import Console
 
 from support import runs
 from support.texts import LETTERS, write_lines
-from support.weight_files import random_params, write_export
+from support.weight_files import (
+  edit_config,
+  edit_tensors,
+  random_params,
+  read_tensors,
+  write_export,
+)
 from truenegs_jax.blimp import run as run_lib
 from truenegs_jax.config.flags import parse_config
 from truenegs_jax.config.sections import PretrainConfig
@@ -144,6 +151,22 @@ def test_batches_do_not_change_scores_and_ties_are_one_half(
   by_text = {good: values[0] for (good, _), values in expected.items()}
   worst_first = sorted(SENTENCES, key=by_text.get)
   assert [rates[x] for x in worst_first] == [0, 50, 100]
+
+
+def test_rows_that_are_no_words_change_no_score(exports, tmp_path):
+  path = write_lines(tmp_path / "pairs.jsonl", PAIRS)
+  padded = shutil.copytree(exports / "bert/bert", tmp_path / "padded")
+  tensors = read_tensors(padded)
+  rows = {}
+  for name in (
+    "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.bias",
+  ):
+    more = np.zeros_like(tensors[name][:3])
+    rows[name] = np.concatenate([tensors[name], more])
+  edit_tensors(padded, rows)
+  edit_config(padded, {"vocab_size": len(VOCAB) + 3})
+  assert score(path, init=padded) == score(path, init=exports / "bert")
 
 
 PAIR = {"sentence_good": "a", "sentence_bad": "the", "UID": "p"}

@@ -1,6 +1,7 @@
 """A workdir is resumed by its own run only."""
 
 import contextlib
+import copy
 import json
 import pathlib
 import types
@@ -95,9 +96,19 @@ def test_a_branch_keeps_the_table_in_its_state(
   check_branch(tmp_path, c, key, value, is_refused=is_refused)
 
 
+def test_a_branch_has_more_steps_than_it_copies(tmp_path):
+  c = common.get_config()
+  check_branch(tmp_path, c, "steps", 6, is_refused=False)
+  message = "is at step 5, and steps=5 counts from the start"
+  with pytest.raises(CheckpointError, match=message):
+    check_branch(tmp_path / "short", c, "steps", 5, is_refused=False)
+
+
 def check_branch(tmp_path, c, key, value, *, is_refused):
   """Asserts that a branch with another value is refused, or has the state."""
-  folder = write_run(tmp_path / "run", c, {5: {"w": np.ones(3, np.float32)}})
+  old = copy.deepcopy(c)
+  del old.model.sharing  # was saved by an earlier version
+  folder = write_run(tmp_path / "run", old, {5: {"w": np.ones(3, np.float32)}})
   c.update_from_flattened_dict({key: value})
   prints = {"vocabulary": TOKENIZER.fingerprint}
   now = {"config": json.loads(c.to_json()), "fingerprints": prints}

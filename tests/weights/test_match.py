@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import transformers
 
 from support import tiny
 from support.tokenizer_files import write_vocabulary
@@ -118,6 +119,10 @@ def test_a_tied_array_may_be_stored_twice(tmp_path, name, role):
   loaded, lines = load_params(tmp_path, model)
   assert_same_tree(loaded, params)
   assert not lines
+  other = params["embeddings"]["word"] + np.float32(0.125)
+  edit_tensors(tmp_path / role, {name: other})
+  assert_refused(tmp_path, model, f"{name} differs from", "up to 0.125")
+  load_params(tmp_path, model, skip="head")
 
 
 def test_outputs_of_their_own_do_not_matter_without_the_head(bert):
@@ -159,6 +164,13 @@ def test_case_and_accents_must_be_those_of_the_weights(bert):
   flag = "config.data.lowercase=False"
   assert_refused(bert, _bert(), flag, tokenizer=uncased)
   load_params(bert, _bert(), tokenizer=cased)
+  # A tokenizer.json says it, too.
+  names = {name: i for i, name in enumerate(vocab)}
+  bert_tokenizer = transformers.BertTokenizer(names, do_lower_case=False)
+  bert_tokenizer.backend_tokenizer.save(str(bert / "tokenizer.json"))
+  (bert / "vocab.txt").unlink()
+  load_params(bert, _bert(), tokenizer=cased)
+  assert_refused(bert, _bert(), flag, tokenizer=uncased)
 
 
 @pytest.mark.parametrize("types", [1, 2])

@@ -214,14 +214,29 @@ def _is_bert(content: Json) -> bool:
 
 def _check_folder(folder: pathlib.Path, options: Mapping[str, bool]) -> None:
   """Raises InputError if a folder says that its BERT has other options."""
+  lowercase, strip_accents = read_text_options(folder)
+  known = {"lowercase": lowercase, "strip_accents": strip_accents}
+  if strip_accents is not None:
+    given = {name: x for name, x in known.items() if x is not None}
+    _check_options(given, folder, options)
+
+
+def read_text_options(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
+  """Reads whether text is lower-cased and loses its accents; None if unknown.
+
+  As in transformers, a tokenizer_config.json decides before BERT's
+  tokenizer.json. Accents that are left out, or null, are stripped if text is
+  lower-cased.
+  """
   with read_beside(folder, JSON, MAX_VALUES) as content:
-    if content and _is_bert(content):
-      _check_options(content.get("normalizer", {}), folder / JSON, options)
-  if not content:
-    with read_beside(folder, CONFIG) as config:
-      names = {"lowercase": "do_lower_case", "strip_accents": "strip_accents"}
-      known = {x: config[y] for x, y in names.items() if y in config}
-      _check_options(known, folder / CONFIG, options)
+    is_bert = bool(content) and _is_bert(content)
+    normalizer = content.get("normalizer", {}) if is_bert else {}
+  with read_beside(folder, CONFIG, MAX_VALUES) as config:
+    cases = [config.get("do_lower_case"), normalizer.get("lowercase")]
+    accents = [config.get("strip_accents"), normalizer.get("strip_accents")]
+    lowercase = next((x for x in cases if isinstance(x, bool)), None)
+    strip = next((x for x in accents if isinstance(x, bool)), lowercase)
+  return lowercase, strip
 
 
 def _check_options(

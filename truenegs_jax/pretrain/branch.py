@@ -38,9 +38,17 @@ def copy_branch(
   with saved_model.open_run(workdir) as others:
     if step is None:
       step = others.latest_step() or 0
+    steps = description["config"]["steps"]
+    if step >= steps:
+      raise CheckpointError(
+        f"branch='{branch}' is at step {step:,}, and steps={steps:,} counts"
+        f" from the start of that run. Set --config.steps above {step}."
+      )
     saved = others.read_description(step)
-    changes = files.find_changes(saved, description)
-    if saved["config"]["model"]["backbone"] == "modern":  # its are rotary
+    # An earlier version did not save all keys of today.
+    old = PretrainConfig.read(saved["config"])
+    changes = files.find_changes(saved | {"config": old.to_json()}, description)
+    if old.model.backbone == "modern":  # its positions are rotary
       changes = [x for x in changes if x.key != "config.model.max_positions"]
     decisive = NETWORKS
     if _table_width(saved["config"]) != _table_width(description["config"]):

@@ -169,13 +169,6 @@ class Run:
     """How state and rows are split over devices."""
     return read_mesh_spec(self.config)
 
-  @property
-  def kept_steps(self) -> tuple[int, ...]:
-    """The steps whose checkpoints are never deleted."""
-    steps = self.config.steps
-    percents = self.config.checkpoint.keep_percent
-    return tuple(round(steps * percent / 100) for percent in percents)
-
   def objective(self, *, train: bool) -> step_lib.Objective:
     """Returns the objective, with dropout if `train`."""
     options = self.options
@@ -413,6 +406,12 @@ def choose_chunk(
   slots = LOGITS_SHARE * (memory or sharding.device_memory())
   slots //= LOGIT_BYTES * vocab_size
   return int(max(slots, 1)) * mesh.shape[sharding.DATA_AXIS]
+
+
+def list_kept_steps(config: PretrainConfig) -> tuple[int, ...]:
+  """Returns the steps whose checkpoints are never deleted."""
+  percents = config.checkpoint.keep_percent
+  return tuple(round(config.steps * percent / 100) for percent in percents)
 
 
 def read_mesh_spec(config: PretrainConfig) -> sharding.MeshSpec:

@@ -43,6 +43,11 @@ def main(argv: list[str]) -> None:
   """Prepares the rows of --config and prints their folder."""
   del argv
   config = PretrainConfig.read(flags.FLAGS.config)
+  if config.task != "pretrain":
+    raise InputError(
+      f"The config has task={config.task}, but rows are of a pre-training. Pass"
+      " its config; that of a study is in study.base."
+    )
   if config.data.vocab == FROM_WEIGHTS:  # these import jax
     from truenegs_jax.pretrain.resolve import replace_init
     from truenegs_jax.weights.find import Weights
@@ -52,6 +57,10 @@ def main(argv: list[str]) -> None:
     config = replace_init(config, weights, saved=None)
   plan = prepare_lib.make_plan(config.data, config.length, open_wordnet)
   plan = _choose_machines(plan)
+  if config.dry_run:
+    state = "are prepared" if plan.is_prepared() else "would be prepared"
+    print(f"dry run: the rows {state} in '{plan.folder}'")
+    return
   folder, _ = prepare_lib.execute_plan(plan)
   manifest = rows_folder.read_manifest(folder)
   if warning := rows_folder.padding_warning(manifest):

@@ -29,7 +29,7 @@ from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.train import guards, loggers, metrics, optim, sharding
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.weights import find
+from truenegs_jax.weights import export_model, find
 from truenegs_jax.workdir import files, lock
 from truenegs_jax.workdir.checkpoints import Checkpoints
 
@@ -42,6 +42,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   weights = find.Weights(config.init, say)
   folder = workdir / files.CHECKPOINTS
   files.check_checkpoint_folder(folder)
+  export_model.check_replaceable(workdir / files.EXPORT)
   sharding.device_memory()  # asks process 0, and keeps the answer
   with distributed.raise_everywhere("config"):
     saved = start_lib.read_saved_config(workdir, config.branch)
@@ -49,6 +50,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       config, weights, saved=saved, has_table=files.has_checkpoint(workdir)
     )
     optim.report_high_rate(config.optim.lr, say)
+    kept_steps = {*plan.list_kept_steps(config)}
+    if saved:  # those of fewer steps, too
+      kept_steps.update(plan.list_kept_steps(PretrainConfig.read(saved)))
     is_new = saved is None and not config.dry_run
     trial = plan.try_run(config, weights, is_new=is_new)
   if config.dry_run:
@@ -65,7 +69,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     checkpoints = Checkpoints(
       folder,
       keep=config.checkpoint.keep,
-      keep_steps=planned.kept_steps,
+      keep_steps=sorted(kept_steps),
       lease=lease,
     )
     with contextlib.closing(checkpoints):
@@ -131,6 +135,8 @@ def train(
     loop.save(last=True)
     if not (training.held_out or stopped_by):  # all steps were done before
       training.compute_held_out(loop.state)
+    # In many processes, each vote has the result of the one before.
+    stopped_by = stopped_by or vote.poll() or vote.poll()
   return Trained(
     run,
     started.inputs,
@@ -178,7 +184,7 @@ class Training:
   def is_saved(self, done: int) -> bool:
     """Returns whether a checkpoint is saved after `done` steps."""
     is_due = not done % self._config.checkpoint.every_steps
-    return is_due or done in self.started.run.kept_steps
+    return is_due or done in plan.list_kept_steps(self._config)
 
   def content(self, state: step_lib.TrainState) -> tuple[dict, dict]:
     """Returns arrays and description of a checkpoint."""

@@ -27,7 +27,6 @@ import safetensors
 from flax import serialization, traverse_util
 
 from truenegs_jax.config.sections import SIZES
-from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data import tokenizer_files
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.data.tokenizer_files import load_tokenizer
@@ -153,7 +152,7 @@ def open_network(folder: pathlib.Path) -> Network:
     loaded = load()
     return {new: loaded[name] for new, name in names.items()}
 
-  lowercase, strip_accents = _read_text_options(folder)
+  lowercase, strip_accents = tokenizer_files.read_text_options(folder)
   return Network(
     role=_find_role(fields, names),
     location=f"'{folder}'",
@@ -251,21 +250,6 @@ def _current_names(
   if DECODER_BIAS in stored_names and BIAS not in stored_names:
     stored_names[BIAS] = stored_names.pop(DECODER_BIAS)
   return stored_names, wrapper
-
-
-def _read_text_options(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
-  """Reads whether text is lower-cased and loses its accents; None if unknown.
-
-  Accents that are left out, or null, are stripped if text is lower-cased.
-  """
-  config: Mapping[str, Any] = {}
-  if path := find_optional(folder, tokenizer_lib.CONFIG):
-    with safe_read(path):
-      config = parse_json(read_file(path, tokenizer_files.MAX_VALUES))
-  lowercase = config.get("do_lower_case")
-  accents = config.get("strip_accents")
-  lowercase = lowercase if isinstance(lowercase, bool) else None
-  return lowercase, accents if isinstance(accents, bool) else lowercase
 
 
 def open_arrays(folder: pathlib.Path) -> tuple[Shapes, Callable[[], Named]]:

@@ -193,6 +193,7 @@ def _read_networks(matched: MatchedWeights) -> dict[str, Flat]:
   flats: dict[str, Flat] = {}
   for role, network in matched.networks.items():
     loaded = network.load()
+    _check_tied(loaded, matched, role)
     flats[role] = {}
     for path, name in matched.names[role].items():
       x = loaded.pop(name)
@@ -207,6 +208,25 @@ def _read_networks(matched: MatchedWeights) -> dict[str, Flat]:
         )
       flats[role][path] = hf_names.from_huggingface(x, path, shapes[path].shape)
   return flats
+
+
+def _check_tied(
+  loaded: Mapping[str, np.ndarray], matched: MatchedWeights, role: str
+) -> None:
+  """Raises InputError if an output layer is not its tied embeddings."""
+  table = matched.names[role]
+  bias = f"{role}_head/bias"
+  for name in hf_names.network_names(matched.model, role).tied:
+    if bias not in table or name not in loaded:
+      continue
+    other = table["embeddings/word" if name.endswith("weight") else bias]
+    pair = [{"": loaded[x].astype(np.float32)} for x in (other, name)]
+    for _, difference in _list_differences(*pair):
+      raise InputError(
+        f"init: {matched.networks[role].location} is not tied: {name} differs"
+        f" from {other} by up to {difference:.3g}, and this model has one array"
+        " for both. Set --config.init_skip=head to start with another head."
+      )
 
 
 def _unscale_head(flat: Flat, task: task_lib.Task | None) -> None:

@@ -150,9 +150,14 @@ def match_own_model(
     fields |= {"generator_sizes": sizes, "generator_multiplier": 1.0}
     model = pretrain.make_electra(**fields)
   model = model.clone(tokenizer=tokenizer, **changed)
-  has_padding = kept.fields["vocab_size"] != len(tokenizer.vocab)
-  skip = "words" if has_padding else ""
+  skip = skip_padding(kept)
   return model, match_weights(networks, model, tokenizer, init_skip=skip)
+
+
+def skip_padding(network: Network) -> str:
+  """Returns the `init_skip` that leaves out rows that are no words."""
+  has_padding = network.fields["vocab_size"] != len(network.tokenizer.vocab)
+  return "words" if has_padding else ""
 
 
 def _find_names(
