@@ -116,7 +116,7 @@ test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal \
 	  $(if $(filter test,$@),-m "not slow") $(PYTEST_ARGS)
 
-test-faults: $(TOOLS)
+test-faults: $(TOOLS) $(BUCKETS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal --faults \
 	  tests/faults $(PYTEST_ARGS)
 
@@ -224,9 +224,10 @@ $(TORCH_CPU): $(TOOLS)
 	  "$(TORCH_BUILD)"; then touch $@; \
 	else echo "warning: PyTorch is missing. Tests that need it are skipped."; fi
 
-# Installs packages of tests, given what they are and the arguments of pip.
+# Installs packages of tests, given what they are, the arguments of pip, and
+# variables of install.sh.
 define for_tests
-@if launch/install.sh "$(1)" $(2); then touch $@; \
+@if $(3) launch/install.sh "$(1)" $(2); then touch $@; \
 else echo "warning: not installed: $(1). Tests that need this are skipped."; fi
 endef
 
@@ -245,7 +246,7 @@ $(BEAM): $(TOOLS)
 # A folder of packages that also sees those of .venv.
 define beside_venv
 @$(BIN)/python -m venv $(1)
-@site=$$(echo $(CURDIR)/.venv/lib/python3*/site-packages); \
+@site=$$(cd .venv/lib/python3*/site-packages && pwd); \
 echo "import site; site.addsitedir('$$site')" > \
   $$(echo $(1)/lib/python3*/site-packages)/venv.pth
 endef
@@ -258,8 +259,5 @@ $(H100_COMPILERS): launch/constraints.txt | $(PACKAGE)
 	  "warning: no compilers for an H100."; fi
 
 $(TF_TEXT_INSTALLED): launch/constraints.txt | $(PACKAGE)
-	@echo "Installing TensorFlow Text in $(TF_TEXT) (670 MB; 2.1 GB on the disk)"
 	$(call beside_venv,$(TF_TEXT))
-	@if $(subst $(BIN),$(TF_TEXT)/bin,$(PIP)) --retries 0 tensorflow-text; \
-	then touch $@; else echo \
-	  "warning: no TensorFlow Text. Tests that need it are skipped."; fi
+	$(call for_tests,TensorFlow Text (670 MB; 2.1 GB on the disk),tensorflow-text,VENV=$(TF_TEXT))

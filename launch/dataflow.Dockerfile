@@ -6,7 +6,9 @@ COPY --from=sdk /opt/apache/beam /opt/apache/beam
 WORKDIR /opt/truenegs_jax
 COPY . .
 ARG BEAM
-RUN pip install --no-cache-dir -c launch/constraints.txt ".[beam,gcs]" \
+# Beam's version is that of the machine that submits the job.
+RUN sed -i '/^apache-beam==/d' launch/constraints.txt && \
+  pip install --no-cache-dir -c launch/constraints.txt ".[beam,gcs]" \
   "apache-beam[gcp]==$BEAM"
 ENV TOKENIZERS_PARALLELISM=false
 ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -13,7 +13,7 @@
 # PYTHON see gpu.sh. After exit code 75, as from the TERM two minutes before the
 # time limit, the job is requeued; other codes end it. Save and end:
 #   scancel --batch --signal=INT JOB
-# Never run on a real Slurm, only with stand-ins for srun and scontrol.
+# Never run on a real Slurm, only with stand-ins for srun, scancel and scontrol.
 
 # Slurm runs a copy of this file, which is in another folder.
 # shellcheck source=launch/common.sh
@@ -31,9 +31,9 @@ export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-${SLURM_CPUS_PER_TASK:-1}}
 
 requeue=yes
 # shellcheck disable=SC2329  # common.sh calls it.
-send_signal() {  # Sends TERM in any case: srun does not pass INT on.
+send_signal() {  # Always TERM, to all tasks; srun would kill them for it.
   [ "$1" = TERM ] || requeue=no
-  kill "$run"
+  scancel --signal=TERM "$SLURM_JOB_ID"
 }
 # A cancelled job is not RUNNING any more and must not be requeued.
 trap '[ "$?$requeue" != 75yes ] ||

@@ -65,6 +65,23 @@ done
 
 CREATE="--scopes=https://www.googleapis.com/auth/cloud-platform ${CREATE:-}"
 tpu() { gcloud compute tpus "$@" --zone="$ZONE" --quiet; }
+state() {  # Nothing if there is no TPU, UNKNOWN if the request fails.
+  describe 2>"$work/errors" || grep -q NOT_FOUND "$work/errors" || {
+    cat "$work/errors" >&2
+    echo UNKNOWN
+  }
+}
+is_preempted() {
+  local s
+  while s=$(state) && [ "$s" = UNKNOWN ]; do pause_again; done
+  [[ $s =~ $PREEMPTED ]]
+}
+failures=0
+pause_again() {
+  failures=$((failures + 1))
+  [ $failures -le 20 ] || fail "$TPU: the requests above fail again and again."
+  pause
+}
 on_hosts() { tpu tpu-vm ssh "$TPU" --worker=$hosts --command="$1" </dev/null; }
 pause() {  # A signal ends it.
   sleep "${POLL_SECS:-30}" &

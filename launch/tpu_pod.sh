@@ -13,8 +13,8 @@
 source "$(dirname "$0")/tpu.sh"
 read -ra create <<<"--node-id=$TPU --accelerator-type=$TYPE $CREATE"
 queued() { tpu queued-resources "$1" "$TPU" "${@:2}"; }
-state() { queued describe --format='value(state.state)' 2>/dev/null || :; }
-is_preempted() { [[ $(state) = SUSPEND* ]]; }
+describe() { queued describe --format='value(state.state)'; }
+PREEMPTED='^SUSPEND'
 before_start() {
   local s
   while s=$(state) && [ "$s" != ACTIVE ]; do
@@ -23,8 +23,10 @@ before_start() {
       '') queued create "${create[@]}" --runtime-version="$VERSION" >&2 ;;
       SUSPENDED) queued delete --force ;;  # A preempted spot slice.
       FAILED) queued describe >&2; exit 1 ;;  # It says why.
+      UNKNOWN) pause_again ;;
       *) pause ;;
     esac
   done
+  failures=0
 }
 run_main "$@"

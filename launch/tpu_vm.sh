@@ -25,10 +25,8 @@
 # shellcheck source=launch/tpu.sh
 source "$(dirname "$0")/tpu.sh"
 read -ra create <<<"--accelerator-type=$TYPE --version=$VERSION $CREATE"
-state() {
-  tpu tpu-vm describe "$TPU" --format='value(state)' 2>/dev/null || :
-}
-is_preempted() { [[ $(state) =~ ^(PREEMPTED|TERMINATED|RE.*ING)$ ]]; }
+describe() { tpu tpu-vm describe "$TPU" --format='value(state)'; }
+PREEMPTED='^(PREEMPTED|TERMINATED|RE.*ING)$'
 pauses=0
 request() {
   local i status=0
@@ -48,9 +46,10 @@ before_start() {
       '') request ;;
       PREEMPTED | TERMINATED) tpu tpu-vm delete "$TPU" ;;
       *ING) pause ;;
+      UNKNOWN) pause_again ;;
       *) break ;;  # gcloud says why it cannot connect.
     esac
   done
-  pauses=0
+  pauses=0 failures=0
 }
 run_main "$@"

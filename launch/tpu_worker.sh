@@ -14,22 +14,26 @@ run=(-F ../run.pid -f 'truenegs_jax (main|prepare)')
 SETUP=: EXTRAS=
 # shellcheck source=/dev/null
 [ ! -e ../variables ] || source ../variables
-# gcloud starts this again after a broken connection, so the file is kept until
-# then; the first run is still active.
-trap 'rm -f ../variables' EXIT
+# gcloud starts this again after a broken connection, while the first run is
+# still active: only the last start removes the file.
+echo $$ >../starter
+trap '[ "$(<../starter)" != $$ ] || rm -f ../variables' EXIT
 if pkill -TERM "${run[@]}" 2>/dev/null; then
   while pgrep "${run[@]}" >/dev/null; do sleep 1; done
 fi
 bash -c "$SETUP"
-PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q --user uv
+PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q --user uv==0.13.9
 [ -d .venv ] || python3 -m uv venv -q --python 3.12
 python3 -m uv pip install -q -c launch/constraints.txt \
   -e ".[tpu,gcs${EXTRAS:+,$EXTRAS}]"
 .venv/bin/python -m truenegs_jax wordnet
 # Other hosts may still be installing.
 export TRUENEGS_JOIN_SECS=${TRUENEGS_JOIN_SECS:-1200}
-# One host prepares; jax on its TPU would wait for the others.
-[ "$2" = main ] || export JAX_PLATFORMS=cpu
+# No silent fallback to the CPU. One host prepares; jax on its TPU would wait for
+# the others.
+platforms=tpu,cpu
+[ "$2" = main ] || platforms=cpu
+export JAX_PLATFORMS=$platforms
 (
   echo "$BASHPID" >../run.pid
   exec .venv/bin/python -m truenegs_jax "$2" "${@:3}" >&3 3>&-

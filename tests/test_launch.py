@@ -43,7 +43,9 @@ TPU = {
 }
 WORKDIR_FLAG = f"--workdir={TPU['WORKDIR']}"
 ROWS_FLAG = f"--config.data.rows={TPU['ROWS']}"
-TOOLS = ("python", "python3", "srun", "scontrol", "gcloud", "docker")
+TOOLS = (
+  *("python", "python3", "srun", "scancel", "scontrol", "gcloud", "docker"),
+)
 DATAFLOW = {
   "PROJECT": "mine",
   "REGION": "r-1",
@@ -266,7 +268,7 @@ def test_sigterm_requeues_a_job_and_sigint_does_not(sandbox, number):
   sandbox.wait_for_main()
   process.send_signal(number)
   assert sandbox.end(process) == RESTART, sandbox.output
-  assert sandbox.signals() == ["SIGTERM", "saved"]  # srun passes no INT on
+  assert sandbox.signals() == ["SIGTERM", "saved"]
   is_requeued = ["requeue", "123"] in sandbox.arguments("scontrol")
   assert is_requeued == (number == signal.SIGTERM)
 
@@ -295,7 +297,7 @@ def test_a_tpu_is_created_with_the_users_flags(sandbox):
   assert listed == [["storage", "ls", f"gs://{x}"] for x in ("mine", "text")]
 
 
-@on("tpu_vm.sh", "tpu_pod.sh")
+@on("tpu_vm.sh")
 @pytest.mark.parametrize("variable", ["WORKDIR", "ROWS", "COMPILATION_CACHE"])
 def test_a_missing_bucket_is_refused_with_what_to_type(sandbox, variable):
   assert sandbox.run(**{variable: "gs://lost/a/b"}) == 2
@@ -303,6 +305,39 @@ def test_a_missing_bucket_is_refused_with_what_to_type(sandbox, variable):
   create = "\ngcloud storage buckets create gs://lost --location=r-1 "
   assert create in sandbox.output
   assert verbs(sandbox) == []
+
+
+@on("tpu_pod.sh")
+def test_a_request_that_fails_is_repeated_and_creates_nothing(sandbox):
+  sandbox.plan(0)
+  (sandbox.root / "failures").write_text("503: try again\n503: try again")
+  assert sandbox.run() == 0, sandbox.output
+  assert verbs(sandbox) == ["create", "scp", "ssh"]
+  assert "503: try again" in sandbox.output
+
+
+@on("tpu_vm.sh")
+def test_a_start_after_a_broken_connection_has_the_variables(sandbox):
+  sandbox.plan("wait", "wait", 0)
+  home = sandbox.root / "host0" / "home"
+  shutil.copytree(LAUNCH, home / "truenegs_jax" / "launch")
+  variables = home / "variables"
+  variables.write_text("SETUP=: EXTRAS=\nexport HF_TOKEN=hush-1234\n")
+  command = ["truenegs_jax/launch/tpu_worker.sh", "start", "main", "--config=x"]
+  env = sandbox.env | {"HOME": str(home)}
+  env.pop("HF_TOKEN")
+  waiting = sandbox.root / "host0" / "waiting"
+  starts = []
+  for _ in range(2):
+    starts.append(subprocess.Popen(command, cwd=home, env=env))
+    wait_for(waiting.exists)
+    waiting.unlink()
+  starts.append(subprocess.Popen(command, cwd=home, env=env))
+  codes = [process.wait(TIMEOUT_SECS) for process in starts]
+  assert codes == [RESTART, RESTART, 0]
+  tokens = [call["env"].get("HF_TOKEN") for call in sandbox.mains()]
+  assert tokens == ["hush-1234"] * 3
+  assert not variables.exists()
 
 
 @on("tpu_vm.sh", "tpu_pod.sh")
@@ -318,7 +353,7 @@ def test_a_preempted_tpu_is_created_again_unless_the_run_ended(sandbox, code):
     assert installed == ["install", "venv", "pip"] * (2 if code else 1)
 
 
-@on("tpu_vm.sh", "tpu_pod.sh")
+@on("tpu_pod.sh")
 def test_variables_and_extras_reach_the_hosts_but_no_argument_or_file(sandbox):
   sandbox.plan(RESTART, "wait")
   process = sandbox.start(
@@ -343,7 +378,7 @@ def test_variables_and_extras_reach_the_hosts_but_no_argument_or_file(sandbox):
   assert "error: VARS has NOT_SET, but it is not set." in sandbox.output
 
 
-@on("tpu_vm.sh", "tpu_pod.sh")
+@on("tpu_pod.sh")
 def test_prepare_runs_on_the_first_host(sandbox):
   sandbox.plan(0)
   assert sandbox.run("prepare", *ARGUMENTS) == 0, sandbox.output

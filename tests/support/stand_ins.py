@@ -18,6 +18,7 @@ import time
 ROOT = pathlib.Path(os.environ["STAND_INS"])
 HOST = ROOT / os.environ["HOST"]
 STATE = ROOT / "state"
+STEP = ROOT / "step"  # the process of srun's command
 SAVING_SECS = 0.1
 WAITING_SECS = 30  # a failing test leaves no process behind for longer
 
@@ -87,9 +88,20 @@ def docker(argv: list[str]) -> int:
 
 
 def srun(argv: list[str]) -> int:
-  """Replaces itself by the command to start."""
+  """Starts the command, and kills it at SIGTERM, as Slurm's does."""
   command = [x for i, x in enumerate(argv) if x[:2] != "--" or i > 1]
-  os.execvp(command[0], command)
+  task = subprocess.Popen(command)
+  STEP.write_text(str(task.pid))
+  signal.signal(signal.SIGTERM, lambda *_: task.kill())
+  code = task.wait()
+  return code if code >= 0 else 128 - code
+
+
+def scancel(argv: list[str]) -> int:
+  """Signals the tasks of the job's steps, not its script."""
+  assert argv == ["--signal=TERM", os.environ["SLURM_JOB_ID"]]
+  os.kill(int(STEP.read_text()), signal.SIGTERM)
+  return 0
 
 
 def scontrol(argv: list[str]) -> int:
@@ -110,11 +122,7 @@ def gcloud(argv: list[str]) -> int:
   if option.get("--worker", "all") != "all":
     hosts = [hosts[int(option["--worker"])]]
   if verb == "describe":
-    state = STATE.read_text()
-    if state == "WAITING_FOR_RESOURCES":
-      STATE.write_text("ACTIVE")
-    print(state)
-    return 0 if state else 1
+    return describe()
   if verb == "create":
     is_queued = argv[2] == "queued-resources"
     STATE.write_text("WAITING_FOR_RESOURCES" if is_queued else "READY")
@@ -134,6 +142,24 @@ def gcloud(argv: list[str]) -> int:
         shutil.copy(name, target)  # and its mode
   elif verb == "ssh":
     return ssh(hosts, option["--command"])
+  return 0
+
+
+def describe() -> int:
+  """Prints the state of the TPU; fails if there is none, or as it is told."""
+  state = STATE.read_text()
+  failures = ROOT / "failures"  # a line for each
+  lines = failures.read_text().splitlines() if failures.exists() else []
+  if lines and state == "WAITING_FOR_RESOURCES":
+    failures.write_text("\n".join(lines[1:]))
+    print(f"ERROR: (gcloud.describe) {lines[0]}", file=sys.stderr)
+    return 1
+  if not state:
+    print("ERROR: (gcloud.describe) NOT_FOUND: 'mine'", file=sys.stderr)
+    return 1
+  if state == "WAITING_FOR_RESOURCES":
+    STATE.write_text("ACTIVE")
+  print(state)
   return 0
 
 
