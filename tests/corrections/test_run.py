@@ -250,7 +250,8 @@ def test_invalid_settings_are_refused_before_writing(
     run_task(folder, tmp_path / "out", **{key: value})
   assert not (tmp_path / "out").exists()
   finetuned = tmp_path / "finetuned"
-  (finetuned / "own" / "seed-0").mkdir(parents=True)
+  finetuned.mkdir()
+  (finetuned / "config.json").write_text('{"task": "finetune"}')
   for workdir in (folder / "run", finetuned):
     with pytest.raises(InputError, match="results would be replaced"):
       run_task(folder, workdir)

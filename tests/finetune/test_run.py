@@ -247,6 +247,10 @@ def test_writes_submissions_for_glue(shared_finetuning, tmp_path):
   assert header == "index\tprediction"
   assert [line.split("\t")[0] for line in lines] == list(map(str, range(40)))
   assert {line.split("\t")[1] for line in lines} <= set(labels)
+  change_config(c, {"export": "all"})
+  _, printed = runs.run_task(c, tmp_path / "work")
+  line = "rte, seed 1 was finished without an export. To repeat it, remove"
+  assert line in printed
 
 
 def test_an_exported_classifier_gives_the_same_answers_in_transformers(
@@ -278,7 +282,7 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
   "changes, error, message",
   [
     ({"labels": "good,fine"}, DataError, r"train.csv:\d+.*bad"),
-    ({"dev": "x.csv"}, DataError, r"x.csv: .*\.gz.*nyu-mll/.*save_to"),
+    ({"dev": "x.csv"}, DataError, r"x.csv: .*\.gz.*Correct .*dev"),
     ({"optim__accumulation": 3}, InputError, "batch_size"),
     ({"model__variant": "init"}, InputError, "init"),
   ],

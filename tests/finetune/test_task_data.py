@@ -1,6 +1,7 @@
 """Tests reading of tasks into rows, decoding and scoring of answers."""
 
 import dataclasses
+import gzip
 
 import datasets
 import numpy as np
@@ -16,7 +17,7 @@ from truenegs_jax.configs import (
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.task_data import parse_options
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.task import TASKS
 
@@ -191,6 +192,22 @@ def test_a_test_file_brings_no_other_test_set():
   options = parse_options(c.to_dict())
   splits = options.list_splits(options.find_task("mnli"))
   assert splits == ["train", "dev", "test", "dev_mismatched"]
+
+
+def test_own_files_of_mnli_need_no_published_ones(tmp_path):
+  columns = "index\tsentence1\tsentence2\tgold_label\n"
+  for split in ("train", "dev"):
+    text = f"{columns}0\ta\tb\tneutral\n".encode()
+    (tmp_path / f"{split}.tsv.gz").write_bytes(gzip.compress(text))
+  c = finetune_glue.get_config()
+  files = {x: f"{tmp_path}/{x}.tsv" for x in ("train", "dev")}
+  c.finetune.update({"tasks": "mnli", **files})
+  assert [*read_data(c, "mnli").splits] == ["dev"]
+  (tmp_path / "dev.tsv.gz").unlink()
+  with pytest.raises(
+    DataError, match="dev.tsv: .*Correct --config.finetune.dev"
+  ):
+    read_data(c, "mnli")
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,8 @@ def test_the_trainer_loss_is_the_mean_over_the_kept_slots(strict, seed):
   for items, share in ((None, 1.0), (num, 1.0), (4 * num, 0.25)):
     actual = loss(outputs, labels_BxL, num_items_in_batch=items)
     torch.testing.assert_close(actual, share * total / count)
+  with pytest.raises(InputError, match="2 GPUs.*torchrun"):
+    loss(outputs, labels_BxL, num_items_in_batch=num.expand(2))
   with torch.no_grad():
     plain, _ = tn.mlm_loss(model.logits, labels_BxL)
     torch.testing.assert_close(loss(outputs, labels_BxL), plain / num)

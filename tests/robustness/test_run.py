@@ -194,6 +194,7 @@ def test_wrong_configs_are_refused(config, tmp_path, key, value, message):
 
 def test_unfinished_fine_tunings_are_refused(config, tmp_path):
   (tmp_path / "squad/seed-0").mkdir(parents=True)
+  (tmp_path / "config.json").write_text('{"task": "finetune"}')
   with pytest.raises(InputError, match="results would be replaced"):
     run(config, tmp_path)
   config.init = str(tmp_path)

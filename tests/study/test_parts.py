@@ -141,7 +141,8 @@ def test_changed_values_of_a_study_are_refused(tmp_path):
   assert "study.overrides" in str(error.value)
   arms = {"baseline": {"words": "baseline"}, "new": {"words": "sr"}}
   grown = read_study(seeds=3, finetune_seeds=9, arms=arms, tasks="rte,squad1")
-  parts_lib.check_unchanged(grown, tmp_path)
+  before = parts_lib.check_unchanged(grown, tmp_path)
+  assert before == read_study().arms  # also those that are left out
 
 
 @pytest.mark.parametrize(

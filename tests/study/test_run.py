@@ -122,6 +122,12 @@ def test_results_of_robustness_have_scores_of_examples():
   np.testing.assert_array_equal(score_N, [0, 100, 0, 100])
   for x in scores:
     assert x.correct_N.mean() == x.value and x.task == "S"
+  for record in saved["runs"].values():
+    for values in record["scores"], record["answers"]:
+      values |= {name.replace("s ", "r "): x for name, x in values.items()}
+  equal = {"s": {"title": "S"}, "r": {"title": "S"}}
+  scores = run.read_robustness(make_score, saved | {"sets": equal})
+  assert {x.task for x in scores} == {"s", "r"}  # not averaged
 
 
 def test_results_of_fine_tuning_have_scores_of_examples():

@@ -90,7 +90,8 @@ def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
     _write(path / "result.json", result)
   results = {"command": "truenegs main --config=finetune_glue"}
   _write(folder / files.RESULTS, results)
-  _write(folder / files.CONFIG, {"task": "finetune", "finetune": {"seeds": 3}})
+  options = {"seeds": 3, "tasks": "rte"}
+  _write(folder / files.CONFIG, {"task": "finetune", "finetune": options})
   return folder
 
 

@@ -220,6 +220,19 @@ def test_quotes_are_literal_in_tsv_and_span_lines_in_csv(write):
   ]
 
 
+def test_a_task_may_have_the_hubs_names_as_classes(tmp_path):
+  names = ["negative", "positive"]
+  label = datasets.ClassLabel(names=names)
+  features = {"sentence": datasets.Value("string"), "label": label}
+  columns = {"sentence": ["p", "q"], "label": [0, 1]}
+  split = datasets.Dataset.from_dict(columns, datasets.Features(features))
+  datasets.DatasetDict(validation=split).save_to_disk(str(tmp_path))
+  own = dataclasses.replace(TASKS["sst2"], name="mine", labels=(*names,))
+  for task, golds in ((own, names), (TASKS["sst2"], ["0", "1"])):
+    examples = read_split(task, "dev", f"hf:{tmp_path}")
+    assert [x.gold for x in examples] == golds
+
+
 def test_classes_of_a_data_set_become_names(tmp_path):
   features = datasets.Features(
     text=datasets.Value("string"),

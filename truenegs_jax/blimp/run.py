@@ -31,7 +31,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   o = Blimp.read(c.blimp)
   config = PretrainConfig.read(c)
   m = measured.find_model(config, o, say)
-  files.check_no_run(workdir, files.SEEDS)
+  files.check_no_run(workdir, c.task)
   pairs = minimal_pairs.read_pairs(o.pairs, key="blimp.pairs", rows=o.rows)
   if equal := [x.location for x in pairs if x.good == x.bad]:
     say(

@@ -40,7 +40,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   config = PretrainConfig.read(c)
   o = Corrections.read(c.corrections)
   m, sources = resolve(config, o, say)
-  files.check_no_run(workdir, files.SEEDS)
+  files.check_no_run(workdir, c.task)
   if config.dry_run:
     console.print(progress.make_table(_describe_plan(m, o, sources)))
     return 0

@@ -11,7 +11,7 @@ import json
 import pathlib
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -76,7 +76,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         f"finetune.against={against!r} has no finished fine-tuning run. Pass"
         " the workdir of a fine-tuning."
       )
-  files.check_no_run(workdir)
+  files.check_no_run(workdir, c.task)
   context = RunContext(workdir, console, options, config)
   optim.report_high_rate(options.optim.lr, context.report)
   finished = results.load_all(workdir)
@@ -84,6 +84,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   if is_dry:
     console.print(progress.make_table(_describe_plan(context)))
     return 0
+  for line in _list_lacking(context, finished):
+    context.report(line)
   with lock.lock(workdir) as lease:
     stopped_by = _train_missing(dataclasses.replace(context, lease=lease))
     if distributed.is_first_process():
@@ -101,6 +103,29 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     f" {errors.rerun_command()}"
   )
   return errors.SIGNAL_CODES[stopped_by]
+
+
+def _list_lacking(
+  context: RunContext, finished: results.RunsByTask
+) -> Iterator[str]:
+  """Yields what finished runs lack, which is made at the end of a run."""
+  o = context.options
+  for name in o.task_names:
+    splits = o.list_splits(o.find_task(name))
+    tests = {x for x in splits if x.startswith("test")}
+    for run in finished.get(name, []):
+      folder = results.run_folder(context.workdir, name, run.seed)
+      is_exported = bool(run.failure) or (folder / results.MODEL).exists()
+      lacking = []
+      if not tests <= run.answers.keys():
+        lacking.append("answers to the test set")
+      if o.finetune.export == "all" and not is_exported:
+        lacking.append("an export")
+      if lacking:
+        yield (
+          f"{name}, seed {run.seed} was finished without"
+          f" {' and '.join(lacking)}. To repeat it, remove '{folder}'."
+        )
 
 
 def _describe_plan(context: RunContext) -> dict[str, str]:
@@ -315,11 +340,14 @@ def _report_results(
 def _write_submissions(
   folder: pathlib.Path, finished: results.RunsByTask
 ) -> list[pathlib.Path]:
-  """Writes GLUE's files of the test sets, from each task's median run."""
+  """Writes GLUE's files of the test sets, from the median run that has them."""
   paths = []
   for name in TASKS.keys() & finished.keys():
-    for split, x in results.median_run(finished[name]).answers.items():
+    splits = {split for x in finished[name] for split in x.answers}
+    for split in splits:
       if split.startswith("test"):
+        runs = [x for x in finished[name] if split in x.answers]
+        x = results.median_run(runs).answers[split]
         with disk_errors(folder):
           folder.mkdir(exist_ok=True)
         path = records.write_submission(

@@ -99,10 +99,9 @@ class FinetuneOptions(PretrainConfig):
     if where.startswith(records.HUB):
       return where, True
     path = os.path.expanduser(where)
-    paths = [path]
     if not file:
       path = str(records.official_path(task, split, path))
-      paths = [f"{path}{suffix}" for suffix in ("", *COMPRESSIONS)]
+    paths = [f"{path}{suffix}" for suffix in ("", *COMPRESSIONS)]
     existing = next(filter(os.path.exists, paths), None)
     return existing or path, existing is not None
 
@@ -296,7 +295,9 @@ def read_task_data(
   splits: dict[str, EvalSplit] = {}
   scheme = ""
   for split in options.list_splits(task):
-    if split == "dev_mismatched" and not options.find_source(task, split)[1]:
+    if split == "dev_mismatched" and (
+      "dev" in options.files or not options.find_source(task, split)[1]
+    ):
       continue
     examples = read_split(options, task, split)
     if split != "train":
@@ -315,16 +316,25 @@ def read_task_data(
   return TaskData(task, train.encoded, splits, scheme)
 
 
-def read_split(options: FinetuneOptions, task: Task, split: str) -> list[Any]:
-  """Reads the examples of a split, those of `EvalSplit`."""
+def read_split(
+  options: FinetuneOptions, task: Task, split: str, *, section: str = "finetune"
+) -> list[Any]:
+  """Reads the examples of a split, those of `EvalSplit`.
+
+  `section` of the config has the key `data`, for messages.
+  """
   where, exists = options.find_source(task, split)
   if not exists:
+    fix = (
+      f"Set --config.{section}.data to the folder of the published files, to"
+      " hf:nyu-mll/glue or to hf:rajpurkar/squad; without internet, to"
+      " hf:FOLDER with a copy that save_to_disk wrote."
+    )
+    if split in options.files:
+      fix = f"Correct --config.finetune.{split}."
     raise DataError(
       f"{where}: there is no such file, also not with {' '.join(COMPRESSIONS)}."
-      f" Set --config.finetune.{split}=FILE, or --config.finetune.data to the"
-      " folder of the published files, to hf:nyu-mll/glue or to"
-      " hf:rajpurkar/squad; without internet, to hf:FOLDER with a copy that"
-      " save_to_disk wrote."
+      f" {fix}"
     )
   if task.kind == SPANS:
     return squad.read_squad(where, split=split)

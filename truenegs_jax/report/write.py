@@ -222,7 +222,7 @@ def _read_finetuning(
 ) -> Iterator[page.Section]:
   """Reads a fine-tuning from the results of its seeds, also unfinished."""
   run.curves = curves.read_curves(workdir, files.SEEDS)
-  paths = sorted(workdir.glob(f"{files.SEEDS}/{files.RESULT}"))
+  paths = sorted(workdir.glob(f"{files.SEEDS}/{files.RESULT}"), key=_seed_order)
   seeds = [x for x in (_read_saved(run, path) for path in paths) if x]
   scores: dict[tuple[str, str], list[float]] = {}
   for seed in seeds:
@@ -238,13 +238,23 @@ def _read_finetuning(
     medians.setdefault(task, f"{task} {median:.1f} ({metric})")
     row = {"task": task, "metric": metric, "median": median}
     rows.append(row | {"seeds": ", ".join(f"{x:.1f}" for x in values)})
-  counts = f"{len(seeds)} of {len(run.curves)} begun runs finished"
+  options = run.config["finetune"]
+  planned = options["seeds"] * len(options["tasks"].split(","))
+  counts = f"{len(seeds)} of {planned} runs finished"
+  if run.state == files.FINISHED and len(seeds) < planned:
+    run.state = files.STOPPED  # it wrote the tables of what it had
   run.progress |= {"step": counts, "loss": ", ".join(medians.values())}
   run.sentence = f"{counts}; medians: {run.progress['loss']}."
   if rows:
     table = page.table("Scores on the dev sets, %", rows)
     yield page.Section("Scores", [table])
   yield from _show_tables("Tables", results)
+
+
+def _seed_order(path: pathlib.Path) -> tuple[str, int, str]:
+  """Returns what sorts results by task, and seeds as numbers."""
+  *_, task, seed, _ = path.parts
+  return task, len(seed), seed
 
 
 def _read_measurement(

@@ -48,7 +48,7 @@ def save_set(x: EvalSet, folder: pathlib.Path) -> None:
   ):
     with atomic_file(folder / f"{start}{x.name}.json") as file:
       for question in questions:
-        line = json.dumps(_to_json(question), ensure_ascii=False)
+        line = json.dumps(_to_json(question))  # may have lone surrogates
         file.write(f"{line}\n".encode())
 
 

@@ -135,8 +135,8 @@ def _find_runs(init: str) -> tuple[dict[str, Result], str]:
   text = f"{len(runs)} of {len(pool)} seeds; without {', '.join(left_out)}"
   if not runs:
     raise InputError(
-      f"init={init!r} has models of {text}. Fine-tune again with"
-      " --config.finetune.export=all, or another learning rate."
+      f"init={init!r} has models of {text}. Fine-tune into another --workdir"
+      " with --config.finetune.export=all, or another learning rate."
     )
   return runs, f"{init}: {text}." if left_out else ""
 

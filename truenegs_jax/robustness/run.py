@@ -82,7 +82,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     questions: list[Question] = []
     if annotator:
       task = TASKS[SQUAD]
-      questions = task_data.read_split(model.options, task, "dev")
+      questions = task_data.read_split(
+        model.options, task, "dev", section="robustness"
+      )
   with lock.lock(workdir):
     sets = []
     if annotator:
@@ -183,7 +185,7 @@ def check(o: Robustness, workdir: pathlib.Path) -> None:
       f"robustness.neighbours={o.neighbours!r}: there is no such file. Pass a"
       " file of word vectors, such as glove.6B.100d.txt."
     )
-  files.check_no_run(workdir, files.SEEDS)
+  files.check_no_run(workdir, "robustness")
 
 
 def parse_files(text: str, sets: Collection[str]) -> dict[str, str]:

@@ -221,14 +221,15 @@ def _check_config(origin: str, task: str, flags: tuple[str, ...]) -> None:
     raise InputError(f"{origin}: {e}") from e
 
 
-def check_unchanged(s: Study, root: pathlib.Path) -> None:
+def check_unchanged(s: Study, root: pathlib.Path) -> dict[str, Any]:
   """Raises CheckpointError if a study began with other values than these.
 
-  Arms, seeds and tasks may be added or left out; an arm keeps its keys.
+  Arms, seeds and tasks may be added or left out; an arm keeps its keys. Returns
+  the arms that the folder has so far.
   """
   path = root / files.CONFIG
   if not path.exists():
-    return
+    return {}
   with runtime_files.read_json(path, CheckpointError, FIX) as saved:
     before = Study.read(saved["study"])
   old, new = (
@@ -243,6 +244,7 @@ def check_unchanged(s: Study, root: pathlib.Path) -> None:
       f" {listed}. All parts of a study have the same values. Restore them,"
       " give an arm another name, or pass another --workdir."
     )
+  return before.arms
 
 
 def read_failure(folder: pathlib.Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ whether parts were stopped and resumed or not; seconds and paths are not among
 them.
 """
 
+import collections
 import dataclasses
 import functools
 import json
@@ -45,19 +46,22 @@ MakeScore = Callable[..., Score]  # a Score without `arm` and `seed`
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Runs missing parts, prints and saves scores; returns the exit code."""
   say = functools.partial(console.print, soft_wrap=True)
-  files.check_no_run(workdir)
+  files.check_no_run(workdir, c.task)
   files.check_checkpoint_folder(workdir / files.CHECKPOINTS)
   study = Study.read(c.study.to_dict())
   parts = parts_lib.make_parts(study, workdir)
-  parts_lib.check_unchanged(study, workdir)
+  arms = parts_lib.check_unchanged(study, workdir)
   if c.dry_run:
     _print_plan(parts, parts_lib.read_states(parts, workdir), say)
     return 0
   with disk_errors(workdir):
     workdir.mkdir(parents=True, exist_ok=True)
   config = json.loads(c.to_json())
-  # The same command on other machines may write these files, too.
-  files.save_json(workdir / files.CONFIG, config, several_writers=True)
+  # With the arms that are left out now. The same command on other machines may
+  # write these files, too.
+  section = config["study"] | {"arms": arms | config["study"]["arms"]}
+  kept = config | {"study": section}
+  files.save_json(workdir / files.CONFIG, kept, several_writers=True)
   code = parts_lib.run_parts(parts, workdir, console)
   states = parts_lib.read_states(parts, workdir)
   say(parts_lib.describe_progress(states))
@@ -202,12 +206,14 @@ def read_corrections(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
 def read_robustness(make: MakeScore, saved: Mapping[str, Any]) -> list[Score]:
   """Returns the scores of each set, side and fine-tuning of a results.json."""
   collected = []
+  counts = collections.Counter(x["title"] for x in saved["sets"].values())
   for name, x in saved["sets"].items():
+    title = x["title"] if counts[x["title"]] == 1 else name
     for record in saved["runs"].values():
       by_side = _question_scores(record["answers"], name)
       for side in SIDES:
         for metric, value in record["scores"].get(f"{name} {side}", {}).items():
-          key = x["title"], record["seed"], f"{metric} {side}"
+          key = title, record["seed"], f"{metric} {side}"
           collected.append(make(*key, value, by_side[side][metric]))
   return collected
 

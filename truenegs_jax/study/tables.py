@@ -85,7 +85,7 @@ def _make_table(
   texts = "".join(row[name] for row in rows for name in columns)
   keys = {key for column in columns.values() for key in column}
   scores = [x for x in study.scores if x.key in keys]
-  explained = [*_explain_cells(texts, scores, baseline)]
+  explained = [*dict.fromkeys(_explain_cells(texts, scores, baseline))]
   for label, values in (paper or {}).items():
     published = [f"{x:.{digits}f}" for x in values]
     rows.append({"": label} | dict(zip(columns, published, strict=True)))
@@ -120,7 +120,7 @@ def _show_mean(
   runs = group_runs(study.scores, arm, keys)
   count = sum(len(x) for by_key in runs.values() for x in by_key.values())
   planned = len(study.seeds) * len(keys)
-  if any(x.finetune_seed is not None for x in study.scores if x.key in keys):
+  if not {task for task, _ in keys} & {HELD_OUT, CORRECTIONS}:
     planned *= len(study.finetune_seeds)
   lines = [f"{compare.mean_of_runs(runs):.{digits}f}"] if runs else []
   if count < planned:

@@ -275,7 +275,8 @@ def _read_hub(task: Task, split: str, where: str) -> Iterator[Record]:
   options["split"] = options["split"] or published
   for record in _read_records(documents.open_dataset(name, **options)):
     label = record.value("label")
-    label = task_lib.HUB_LABELS.get(str(label), label)
+    if str(label) not in task.labels:
+      label = task_lib.HUB_LABELS.get(str(label), label)
     fields = record.fields | {"label": label}
     yield record._replace(fields=fields)
 

@@ -45,8 +45,9 @@ def read_squad(where: str, *, split: str = "train") -> list[Question]:
   is_hub = where.startswith(HUB)
   records = read_dataset(where, split=split) if is_hub else _read_json(where)
   questions: dict[str, Question] = {}
-  for location, context, record in _find_questions(records):
-    question = parse_question(location, context, record)
+  numbered = enumerate(_find_questions(records), start=1)
+  for number, (location, context, record) in numbered:
+    question = parse_question(location, context, record, key=f"number {number}")
     known = questions.setdefault(question.key, question)
     if known is not question:
       raise DataError(
@@ -108,18 +109,18 @@ def _form_errors(location: str) -> Iterator[None]:
     ) from error
 
 
-def parse_question(location: str, context: Any, record: Any) -> Question:
+def parse_question(
+  location: str, context: Any, record: Any, *, key: str
+) -> Question:
   """Returns the question of a record; DataError if it is invalid.
 
-  `context` is None for that of the record. An answer that is not at its
-  answer_start moves to its nearest occurrence.
+  `context` is None for that of the record, and `key` stands for an id that the
+  record lacks. An answer that is not at its answer_start moves to its nearest
+  occurrence.
   """
   with _form_errors(location):
-    key = record.get("id", record.get("sample_id"))
-  if key is None:
-    key = location  # which is unique, too
-  else:
-    location = f"{location}, question {key}"
+    key = str(record.get("id", record.get("sample_id", key)))
+  location = f"{location}, question {key}"
   with _form_errors(location):
     context = record["context"] if context is None else context
     text = record["question"]
@@ -135,7 +136,7 @@ def parse_question(location: str, context: Any, record: Any) -> Question:
   elif is_blank:
     reason = "the question or its context is blank"
   else:
-    return Question(str(key), text, context, tuple(spans), location)
+    return Question(key, text, context, tuple(spans), location)
   raise DataError(f"{location}: {reason}. Remove such questions.")
 
 

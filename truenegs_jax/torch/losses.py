@@ -148,6 +148,13 @@ def make_trainer_loss(
     outputs: Any, labels: Tensor, num_items_in_batch: Any = None
   ) -> Tensor:
     logits = outputs["logits"]
+    items = num_items_in_batch
+    if torch.is_tensor(items) and items.numel() > 1:
+      raise InputError(
+        f"num_items_in_batch is of {items.numel()} GPUs in one process, which"
+        " divide the batch. Start `torchrun --nproc_per_node=NUMBER SCRIPT`, or"
+        " set CUDA_VISIBLE_DEVICES=0."
+      )
     if torch.is_grad_enabled():
       table = synonyms.to(logits.device)
       ends = table.is_whole_word(inputs[0], labels) if strict_subword else None
@@ -155,7 +162,7 @@ def make_trainer_loss(
     else:
       total, count = mlm_loss(logits, labels)
     num = (labels != IGNORED).sum()
-    items = num if num_items_in_batch is None else num_items_in_batch
+    items = num if items is None else items
     return total / count.clamp(min=1) * (num / max(items, 1))
 
   return compute_loss

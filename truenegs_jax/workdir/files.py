@@ -90,10 +90,14 @@ def check_checkpoint_folder(folder: pathlib.Path) -> None:
     )
 
 
-def check_no_run(workdir: pathlib.Path, pattern: str = "") -> None:
-  """Raises InputError if a workdir has checkpoints, or files of the pattern."""
-  has_files = bool(pattern) and any(workdir.glob(pattern))
-  if has_files or (workdir / CHECKPOINTS).exists():
+def check_no_run(workdir: pathlib.Path, task: str) -> None:
+  """Raises InputError for the workdir of a pre-training, or of another task."""
+  try:
+    content = files.read_file(workdir / CONFIG)
+    saved = files.parse_json(content).get("task", task)
+  except files.READ_ERRORS:  # there is none; who needs a damaged one says so
+    saved = task
+  if saved != task or (workdir / CHECKPOINTS).exists():
     raise InputError(
       f"--workdir='{workdir}' is the workdir of a run, whose results would be"
       " replaced. Choose another, such as --workdir=runs/NAME."
