@@ -414,7 +414,6 @@ def test_a_stopped_command_ends_cleanly_and_goes_on(tmp_path):
   # A terminal sends SIGINT to all processes of the group.
   for kill, number, code, secs in (
     (os.killpg, signal.SIGINT, 130, 0.1),
-    (os.kill, signal.SIGTERM, 75, 0.6),
     (os.kill, signal.SIGKILL, -9, 0.6),
   ):
     command = start()

@@ -56,7 +56,7 @@ RECIPES = {
 
 
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(
   st.fixed_dictionaries(RECIPES).filter(oracle.is_recipe),
   st.sampled_from(("bits", "ids")),

@@ -71,7 +71,7 @@ def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch, caplog):
 def test_rows_grow_also_after_a_resume(first_run, monkeypatch):
   root, flags = first_run
   flags = [*flags, "--config.steps=6", "--config.masking.unit=word"]
-  flags += ["--config.short_rows=0.34", "--config.optim.muon_lr=2e-3"]
+  flags += ["--config.short_rows=0.34"]
   start = run_lib.start_lib.start
   trained, evaluated, compiled = [], [], []
 
