@@ -112,16 +112,28 @@ def apply_arg(
     **(own or {}),
     "runlocal": runlocal,
   }
-  meanings = RECIPE_MEANINGS | {k: _meaning(v) for k, v in changes.items()}
+  meanings = {k: _meaning(v) for k, v in changes.items()}
+  words = apply_recipe(c, arg, default, meanings)
+  for word, change in changes.items():  # `runlocal` last
+    if word in words:
+      change(c)
+  return c
+
+
+def apply_recipe(
+  c: ConfigDict, arg: str, default: str, others: dict[str, str]
+) -> list[str]:
+  """Changes a config by the recipe in `arg`, or `default`; returns its words.
+
+  `others` are the meanings of words that are no recipes.
+  """
+  meanings = RECIPE_MEANINGS | others
   words = parse_words(arg or "", meanings)
   recipes = [word for word in words if word in RECIPES]
   if len(recipes) > 1:
     raise WordError(arg, "several recipes", meanings)
   c.negatives.update(RECIPES[recipes[0] if recipes else default])
-  for word, change in changes.items():  # `runlocal` last
-    if word in words:
-      change(c)
-  return c
+  return words
 
 
 def _meaning(change: Callable[[ConfigDict], None]) -> str:

@@ -29,6 +29,7 @@ from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Configures all but the run and the text, which have to be set."""
+  """Configures all but the run and the text; `arg` may be a recipe."""
   c = make_config("corrections")
-  return common.apply_arg(c, arg, default="hc")
+  common.apply_recipe(c, arg, "hc", {})
+  return c

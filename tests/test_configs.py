@@ -34,7 +34,7 @@ NAMES = sorted(
   path.stem
   for path in CONFIGS.glob("[a-z]*.py")
   if not path.stem.startswith(
-    ("blimp", "common", "finetune", "robustness", "study")
+    ("blimp", "common", "corrections", "finetune", "robustness", "study")
   )
 )
 FINETUNE = ("finetune_glue", "finetune_squad", "finetune_own")
@@ -104,7 +104,7 @@ def test_every_config_builds_with_every_argument(name, arg):
   config = PretrainConfig.read(c)
   resolve_lib.check(config)
   config = config.replace({"model.dtype": "float32"})  # of "auto"
-  if c.model.variant == "init":  # in corrections: that of the measured model
+  if c.model.variant == "init":  # that of weights
     config = config.replace({"model.variant": "tiny"})
   run = plan.make_run(config, TOKENIZER)
   vars(run)["model"] = encoder.replace_configs(run.model, layers=1)

@@ -257,6 +257,16 @@ def _derive(
   return table
 
 
+# Keys, and sections of keys, that only a training reads.
+TRAINING = (
+  *("objective", "init_skip", "branch", "steps", "minutes", "short_rows"),
+  *("optim", "checkpoint", "log", "eval"),
+)
+# Keys that only its rows depend on.
+TEXT = {
+  f"data.{x}"
+  for x in ("sources", "tokenizer", "vocab_size", "layout", "held_out", "rows")
+} | {"data.workers", "model.backbone"}
 TABLES: dict[str, Table] = {
   "pretrain": PRETRAIN,
   "finetune": _derive(  # ELECTRA's recipe (Clark et al. 2020)
@@ -293,7 +303,7 @@ TABLES: dict[str, Table] = {
   ),
   "corrections": _derive(
     "corrections",
-    PRETRAIN,
+    (x for x in PRETRAIN if x.split(".")[0] not in TRAINING and x not in TEXT),
     Corrections.list_keys("corrections."),
     {
       "batch_size": {"default": 32, "meaning": "Number of lines of a batch."},
