@@ -159,8 +159,8 @@ def find_files(where: str, suffixes: Collection[str]) -> list[File]:
     # By links, or by "**/**", a file is found several times.
     paths.sort(key=lambda x: (-len(x), x))
     unique = {os.path.realpath(x): x for x in paths}
-    found = sorted(unique.values(), key=lambda x: x.split(os.sep))
-    return [stat_file(x) for x in found]
+    kept = sorted(unique.values(), key=lambda x: x.split(os.sep))
+    return [stat_file(x) for x in kept]
   except (OSError, ValueError) as error:  # "\0"
     raise errors.UnavailableError(
       f"{where!r} cannot be read ({error})."
