@@ -65,15 +65,15 @@ done
 
 CREATE="--scopes=https://www.googleapis.com/auth/cloud-platform ${CREATE:-}"
 tpu() { gcloud compute tpus "$@" --zone="$ZONE" --quiet; }
-state() {  # Nothing if there is no TPU, UNKNOWN if the request fails.
+state() {  # Nothing if there is no TPU, "unanswered" if the request fails.
   describe 2>"$work/errors" || grep -q NOT_FOUND "$work/errors" || {
     cat "$work/errors" >&2
-    echo UNKNOWN
+    echo unanswered
   }
 }
 is_preempted() {
   local s
-  while s=$(state) && [ "$s" = UNKNOWN ]; do pause_again; done
+  while s=$(state) && [ "$s" = unanswered ]; do pause_again; done
   [[ $s =~ $PREEMPTED ]]
 }
 failures=0

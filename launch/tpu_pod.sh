@@ -19,11 +19,12 @@ before_start() {
   local s
   while s=$(state) && [ "$s" != ACTIVE ]; do
     echo "$TPU: ${s:-requesting it}" >&2
+    [ "$s" = unanswered ] || failures=0
     case $s in
       '') queued create "${create[@]}" --runtime-version="$VERSION" >&2 ;;
       SUSPENDED) queued delete --force ;;  # A preempted spot slice.
       FAILED) queued describe >&2; exit 1 ;;  # It says why.
-      UNKNOWN) pause_again ;;
+      unanswered) pause_again ;;
       *) pause ;;
     esac
   done

@@ -42,11 +42,12 @@ before_start() {
   local s
   while s=$(state) && [ "$s" != READY ]; do
     echo "$TPU: ${s:-creating it}" >&2
+    [ "$s" = unanswered ] || failures=0
     case $s in
       '') request ;;
       PREEMPTED | TERMINATED) tpu tpu-vm delete "$TPU" ;;
       *ING) pause ;;
-      UNKNOWN) pause_again ;;
+      unanswered) pause_again ;;
       *) break ;;  # gcloud says why it cannot connect.
     esac
   done

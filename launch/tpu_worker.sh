@@ -31,7 +31,7 @@ python3 -m uv pip install -q -c launch/constraints.txt \
 export TRUENEGS_JOIN_SECS=${TRUENEGS_JOIN_SECS:-1200}
 # No silent fallback to the CPU. One host prepares; jax on its TPU would wait for
 # the others.
-platforms=tpu,cpu
+platforms=${JAX_PLATFORMS:-tpu,cpu}
 [ "$2" = main ] || platforms=cpu
 export JAX_PLATFORMS=$platforms
 (

@@ -26,7 +26,7 @@ from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokenizer import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import measured, minimal_pairs
-from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.errors import DataError, InputError
 
 PIECES = ("##s", "##ing", *(f"##{x}" for x in LETTERS))
 WORDS = ("who", "the", "cat", "see", "sleep", *LETTERS, *PIECES)
@@ -167,6 +167,8 @@ def test_rows_that_are_no_words_change_no_score(exports, tmp_path):
   edit_tensors(padded, rows)
   edit_config(padded, {"vocab_size": len(VOCAB) + 3})
   assert score(path, init=padded) == score(path, init=exports / "bert")
+  with pytest.raises(InputError, match="trained with data.lowercase=True"):
+    score(path, init=padded, **{"data.lowercase": False})
 
 
 PAIR = {"sentence_good": "a", "sentence_bad": "the", "UID": "p"}

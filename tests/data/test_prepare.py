@@ -292,6 +292,7 @@ def test_files_of_others_are_never_replaced(tmp_path):
     with pytest.raises(InputError, match="would be read as text"):
       write_rows(tmp_path / "rows-text/rows", f"{tmp_path}/{text}")
   assert [*runs.read_files(tmp_path / "rows").values()] == [b"x"]
+  write_rows(tmp_path / "rows-text/rows", f"{tmp_path}/*text/r*/*.jsonl")
 
 
 def test_rows_are_found_again_by_their_text_and_options(tmp_path, cache):
@@ -379,6 +380,18 @@ def test_two_calls_at_once_prepare_once(tmp_path, monkeypatch):
     calls = [pool.submit(make) for _ in range(2)]
   assert calls[0].result() == calls[1].result() and len(manifests) == 1
   verify_rows(calls[0].result()[0])
+
+
+def test_a_dry_run_prepares_nothing_and_only_pre_training_has_rows(tmp_path):
+  text, rows = tmp_path / "a.jsonl", tmp_path / "r"
+  text.write_bytes(to_jsonl(make_texts(9)))
+  data = f"--config.data.sources={text} --config.data.rows={rows}"
+  line = f"truenegs prepare --config=own {data} --config.dry_run"
+  code, output = commands.type_line(line)
+  assert code == 0 and "the rows would be prepared in" in output
+  assert not rows.exists()
+  code, output = commands.type_line("truenegs prepare --config=study_small")
+  assert code == 2 and "that of a study is in study.base" in output
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_every_metric_of_a_run_is_described(first_run):
 
 def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch, caplog):
   root, flags = first_run
-  stopped, signals = root / "stopped", {4: signal.SIGTERM, 8: signal.SIGINT}
+  stopped, signals = root / "stopped", {4: signal.SIGTERM, 11: signal.SIGINT}
   batch_at = run_lib.batches_lib.batch_at
 
   def batch(rows, step, **more):

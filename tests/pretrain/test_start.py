@@ -13,6 +13,7 @@ import pytest
 
 from support.weight_files import TOKENIZER, write_run
 from truenegs_jax.config.keys import flatten
+from truenegs_jax.config.sections import PretrainConfig
 from truenegs_jax.config.tables import PRETRAIN
 from truenegs_jax.configs import common
 from truenegs_jax.pretrain import branch, start
@@ -94,6 +95,22 @@ def test_a_branch_keeps_the_table_in_its_state(
   c.negatives.sources = sources
   key = f"negatives.{key}"
   check_branch(tmp_path, c, key, value, is_refused=is_refused)
+
+
+def test_kept_steps_stay_when_steps_grow(tmp_path):
+  c = common.get_config()
+  c.steps = 10
+  c.checkpoint.keep_percent = (50.0, 100.0)
+  params = {step: {"w": np.ones(3, np.float32)} for step in (8, 10)}
+  folder = write_run(tmp_path / "run", c, params) / "checkpoints"
+
+  def find():
+    return start.find_kept_steps(PretrainConfig.read(c), folder)
+
+  c.steps = 30
+  assert find() == [10, 15, 30]
+  c.checkpoint.keep_percent = ()  # as to recover from a full disk
+  assert find() == []
 
 
 def test_a_branch_has_more_steps_than_it_copies(tmp_path):

@@ -118,10 +118,10 @@ def test_a_run_shows_how_far_it_is(tmp_path, monkeypatch):
 def test_unfinished_fine_tunings_show_scores_of_finished_seeds(tmp_path):
   options = {"seeds": 2, "tasks": "rte,mrpc"}
   folder = write_finetuning(tmp_path / "run")
-  write_run(folder, task="finetune", finetune=options)
+  write_run(folder, task="finetune", seed=1, finetune=options)
   write_records(tmp_path / "run/mrpc/seed-0")
   [run] = read_workdirs([tmp_path / "run"])  # with results, after a signal
-  assert run.progress["step"] == "3 of 4 runs finished"
+  assert run.progress["step"] == "2 of 4 runs finished"  # of seeds 1 and 2
   assert run.state == "stopped"
   assert run.progress["loss"] == "rte 62.0 (accuracy)"
   assert [text for _, text in run.notes] == ["rte, seed 1: constant"]

@@ -91,7 +91,8 @@ def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
   results = {"command": "truenegs main --config=finetune_glue"}
   _write(folder / files.RESULTS, results)
   options = {"seeds": 3, "tasks": "rte"}
-  _write(folder / files.CONFIG, {"task": "finetune", "finetune": options})
+  config = {"task": "finetune", "seed": 0, "finetune": options}
+  _write(folder / files.CONFIG, config)
   return folder
 
 

@@ -163,7 +163,8 @@ def test_ids_become_text_and_answers_move_to_the_nearest_occurrence(tmp_path):
   )
   assert without_locations(rest) == without_locations(BIRDS[1:])
   for name in ("a", "b"):  # without ids, of no place
-    del qa["id"], other["id"]
+    qa["id"] = None
+    del other["id"]
     (tmp_path / f"{name}.json").write_text(json.dumps(data))
     first, second, _ = read_squad(f"{tmp_path}/{name}.json")
     assert (first.key, second.key) == ("number 1", "number 2")

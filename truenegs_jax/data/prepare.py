@@ -9,7 +9,6 @@ and a preparation that was stopped is resumed, even after SIGKILL.
 import collections
 import dataclasses
 import functools
-import glob
 import json
 import multiprocessing
 import os
@@ -183,11 +182,11 @@ def _check_place(folder: pathlib.Path, corpus: Corpus) -> None:
     if not is_url(where):
       where = os.path.realpath(os.path.expanduser(where))
     above = where.partition("**")[0].rstrip("/")
-    parent, name = os.path.split(where)
-    is_glob = glob.has_magic(name)
-    if f"{folder}/".startswith(f"{above}/") or (
-      is_glob and pathlib.PurePath(str(folder)).match(parent)
-    ):
+    names = rows.MANIFEST, *rows.OTHER_FILES, "train-00000-0000.tokens.npy"
+    is_matched = any(
+      pathlib.PurePath(str(folder), name).match(where) for name in names
+    )
+    if f"{folder}/".startswith(f"{above}/") or is_matched:
       raise InputError(
         f"data.rows: '{folder}' is in {part.spec.where!r} of data.sources, so"
         " its files would be read as text. Set --config.data.rows to a folder"

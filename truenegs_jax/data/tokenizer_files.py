@@ -83,7 +83,8 @@ def load_tokenizer(
   if path_or_name and path.is_dir():
     problem = "has no vocab.txt and no tokenizer.json"
     path = find_file(path) or path / VOCABULARY
-    _check_folder(path.parent, options)
+    if path.suffix == ".txt" and path.exists():
+      _check_folder(path.parent, options)
   if not path_or_name or not path.exists():
     raise InputError(
       f"data.vocab={path_or_name!r} {problem}. Set --config.data.vocab=FILE, a"
@@ -250,8 +251,9 @@ def _check_options(
     if own.get(name, value) != value:
       raise InputError(
         f"data: {name}={value} differs from {name}={own[name]} in '{path}'. Set"
-        " --config.data.lowercase or --config.data.accents to its value, or use"
-        " another vocabulary."
+        " --config.data.lowercase or --config.data.accents to its value"
+        " (--lowercase, --accents of `truenegs synonyms`), or use another"
+        " vocabulary."
       )
 
 

@@ -113,7 +113,8 @@ def _list_lacking(
   for name in o.task_names:
     splits = o.list_splits(o.find_task(name))
     tests = {x for x in splits if x.startswith("test")}
-    for run in finished.get(name, []):
+    runs = [x for x in finished.get(name, []) if x.seed in o.all_seeds]
+    for run in runs:
       folder = results.run_folder(context.workdir, name, run.seed)
       is_exported = bool(run.failure) or (folder / results.MODEL).exists()
       lacking = []
@@ -344,7 +345,7 @@ def _write_submissions(
   paths = []
   for name in TASKS.keys() & finished.keys():
     splits = {split for x in finished[name] for split in x.answers}
-    for split in splits:
+    for split in sorted(splits):
       if split.startswith("test"):
         runs = [x for x in finished[name] if split in x.answers]
         x = results.median_run(runs).answers[split]

@@ -331,7 +331,8 @@ def read_split(
       " hf:FOLDER with a copy that save_to_disk wrote."
     )
     if split in options.files:
-      fix = f"Correct --config.finetune.{split}."
+      key = split if section == "finetune" else "data"
+      fix = f"Correct --config.{section}.{key}."
     raise DataError(
       f"{where}: there is no such file, also not with {' '.join(COMPRESSIONS)}."
       f" {fix}"

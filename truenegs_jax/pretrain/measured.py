@@ -120,6 +120,8 @@ def open_model(
     tokenizer = tokenizer_files.build_tokenizer(config.data, config.data.vocab)
     model = saved_model.build_model(config, vocab_size=len(tokenizer.vocab))
     networks = m.weights.for_roles(model.roles)
+    for network in networks.values():
+      match.check_saved(network, tokenizer)
     skip = match.skip_padding(next(iter(networks.values())))
     matched = match.match_weights(networks, model, tokenizer, init_skip=skip)
     params = load.load_params(

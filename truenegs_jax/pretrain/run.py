@@ -42,17 +42,14 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   weights = find.Weights(config.init, say)
   folder = workdir / files.CHECKPOINTS
   files.check_checkpoint_folder(folder)
-  export_model.check_replaceable(workdir / files.EXPORT)
   sharding.device_memory()  # asks process 0, and keeps the answer
   with distributed.raise_everywhere("config"):
+    export_model.check_replaceable(workdir / files.EXPORT)
     saved = start_lib.read_saved_config(workdir, config.branch)
     config = resolve.resolve_config(
       config, weights, saved=saved, has_table=files.has_checkpoint(workdir)
     )
     optim.report_high_rate(config.optim.lr, say)
-    kept_steps = {*plan.list_kept_steps(config)}
-    if saved:  # those of fewer steps, too
-      kept_steps.update(plan.list_kept_steps(PretrainConfig.read(saved)))
     is_new = saved is None and not config.dry_run
     trial = plan.try_run(config, weights, is_new=is_new)
   if config.dry_run:
@@ -69,7 +66,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     checkpoints = Checkpoints(
       folder,
       keep=config.checkpoint.keep,
-      keep_steps=sorted(kept_steps),
+      keep_steps=start_lib.find_kept_steps(config, folder),
       lease=lease,
     )
     with contextlib.closing(checkpoints):
@@ -135,8 +132,9 @@ def train(
     loop.save(last=True)
     if not (training.held_out or stopped_by):  # all steps were done before
       training.compute_held_out(loop.state)
-    # In many processes, each vote has the result of the one before.
-    stopped_by = stopped_by or vote.poll() or vote.poll()
+    with distributed.watch_step():
+      # In many processes, each vote has the result of the one before.
+      stopped_by = stopped_by or vote.poll() or vote.poll()
   return Trained(
     run,
     started.inputs,

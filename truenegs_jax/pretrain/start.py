@@ -37,6 +37,7 @@ from truenegs_jax.runtime.errors import (
   CheckpointError,
   DataError,
   InputError,
+  TrueNegsError,
   program,
 )
 from truenegs_jax.runtime.files import short_sha256
@@ -78,6 +79,24 @@ def read_saved_config(
     with saved_model.open_run(others):  # raises if there is no run
       saved = saved_model.read_config(others)
   return saved
+
+
+def find_kept_steps(config: PretrainConfig, folder: pathlib.Path) -> list[int]:
+  """Returns the steps whose checkpoints are never deleted.
+
+  Those in `folder` stay that were saved as such when the run had fewer steps,
+  unless `checkpoint.keep_percent` has changed.
+  """
+  kept = {*plan.list_kept_steps(config)}
+  with contextlib.closing(Checkpoints(folder, read_only=True)) as checkpoints:
+    for step in checkpoints.steps():
+      with contextlib.suppress(TrueNegsError):  # it is damaged
+        saved = checkpoints.read_description(step)["config"]
+        old = PretrainConfig.read(saved)
+        percents = old.checkpoint.keep_percent, config.checkpoint.keep_percent
+        if len({*map(tuple, percents)}) == 1:  # JSON has lists
+          kept |= {step} & {*plan.list_kept_steps(old)}
+  return sorted(kept)
 
 
 def prepare_rows(

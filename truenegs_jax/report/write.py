@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from truenegs_jax.config.grammar import parse_names
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.page import format_number
@@ -238,10 +239,10 @@ def _read_finetuning(
     medians.setdefault(task, f"{task} {median:.1f} ({metric})")
     row = {"task": task, "metric": metric, "median": median}
     rows.append(row | {"seeds": ", ".join(f"{x:.1f}" for x in values)})
-  options = run.config["finetune"]
-  planned = options["seeds"] * len(options["tasks"].split(","))
-  counts = f"{len(seeds)} of {planned} runs finished"
-  if run.state == files.FINISHED and len(seeds) < planned:
+  planned = _list_planned(run.config)
+  done = {(x["task"], x["seed"]) for x in seeds} & planned
+  counts = f"{len(done)} of {len(planned)} runs finished"
+  if run.state == files.FINISHED and len(done) < len(planned):
     run.state = files.STOPPED  # it wrote the tables of what it had
   run.progress |= {"step": counts, "loss": ", ".join(medians.values())}
   run.sentence = f"{counts}; medians: {run.progress['loss']}."
@@ -249,6 +250,15 @@ def _read_finetuning(
     table = page.table("Scores on the dev sets, %", rows)
     yield page.Section("Scores", [table])
   yield from _show_tables("Tables", results)
+
+
+def _list_planned(config: Values) -> set[tuple[str, int]]:
+  """Returns task and seed of the runs of a fine-tuning."""
+  options = config["finetune"]
+  tasks = parse_names(options["tasks"], key="finetune.tasks")
+  first = config["seed"]
+  seeds = range(first, first + options["seeds"])
+  return {(task, seed) for task in tasks for seed in seeds}
 
 
 def _seed_order(path: pathlib.Path) -> tuple[str, int, str]:

@@ -119,7 +119,8 @@ def parse_question(
   occurrence.
   """
   with _form_errors(location):
-    key = str(record.get("id", record.get("sample_id", key)))
+    given = record.get("id", record.get("sample_id"))
+  key = key if given is None else str(given)
   location = f"{location}, question {key}"
   with _form_errors(location):
     context = record["context"] if context is None else context

@@ -220,12 +220,13 @@ def _check_tied(
     if bias not in table or name not in loaded:
       continue
     other = table["embeddings/word" if name.endswith("weight") else bias]
-    pair = [{"": loaded[x].astype(np.float32)} for x in (other, name)]
-    for _, difference in _list_differences(*pair):
+    a, b = (loaded[x].astype(np.float32) for x in (other, name))
+    if a.shape != b.shape or any(_list_differences({"": a}, {"": b})):
       raise InputError(
         f"init: {matched.networks[role].location} is not tied: {name} differs"
-        f" from {other} by up to {difference:.3g}, and this model has one array"
-        " for both. Set --config.init_skip=head to start with another head."
+        f" from {other}, and this model has one array for both. Use other"
+        " weights; a pre-training may start with another head by"
+        " --config.init_skip=head."
       )
 
 

@@ -88,7 +88,7 @@ def match_weights(
   for role, network in networks.items():
     location = network.location
     if "words" not in skip:
-      _check_saved(network, tokenizer)
+      check_saved(network, tokenizer)
     elif not names:  # the first network's words are those of both
       stored_model = _with_rows_of(network, model)
       vocabulary = network.tokenizer.vocab
@@ -272,7 +272,7 @@ def check_tokenizer(model: hf_names.Model, tokenizer: Tokenizer) -> None:
     )
 
 
-def _check_saved(network: Network, tokenizer: Tokenizer) -> None:
+def check_saved(network: Network, tokenizer: Tokenizer) -> None:
   """Refuses weights of another vocabulary, or of other normalized text."""
   saved = network.tokenizer
   if saved.vocab != tokenizer.vocab:
@@ -285,7 +285,7 @@ def _check_saved(network: Network, tokenizer: Tokenizer) -> None:
   if saved.definition:
     return
   flags = []
-  # Without a tokenizer config, only capitals in the vocabulary tell the case.
+  # Where no file tells the case, capitals in the vocabulary do.
   is_case_known = network.lowercase is not None or not saved.lowercase
   if is_case_known and saved.lowercase != tokenizer.lowercase:
     flags.append(f"lowercase={saved.lowercase}")
