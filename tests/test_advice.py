@@ -168,7 +168,8 @@ CASES = {
   ),
   "workdir of a run": case(
     f"{MAIN} --workdir=run --config.seed=1",
-    "Pass (--workdir=runs/NAME) for a new run, with (--config.branch=run) to",
+    "Pass (--workdir=runs/NAME) for a new run, with (--config.branch=run"
+    " --config.steps=24) to",
     ends="resumed at step 12 of 'runs/NAME'",
   ),
   "workdir of another recipe": case(

@@ -395,10 +395,13 @@ def check_same_run(
   if changed:
     differences = "\n  ".join(map(str, changed))
     workdir = folder.parent
+    more = ""
+    if step >= description["config"]["steps"]:  # it has none left
+      more = f" --config.steps={2 * step}"
     raise CheckpointError(
       f"'{folder}' has step {step:,} of another run. Differences"
       f" (saved -> now):\n  {differences}\nPass --workdir=runs/NAME for a new"
-      f" run, with --config.branch={workdir} to go on from this one, or"
+      f" run, with --config.branch={workdir}{more} to go on from this one, or"
       f" --config={workdir / files.CONFIG} to resume it."
     )
 

@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from truenegs_jax.config.grammar import parse_names
 from truenegs_jax.config.keys import flatten
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.page import format_number
@@ -255,10 +254,10 @@ def _read_finetuning(
 def _list_planned(config: Values) -> set[tuple[str, int]]:
   """Returns task and seed of the runs of a fine-tuning."""
   options = config["finetune"]
-  tasks = parse_names(options["tasks"], key="finetune.tasks")
+  tasks = options["tasks"].split(",")
   first = config["seed"]
   seeds = range(first, first + options["seeds"])
-  return {(task, seed) for task in tasks for seed in seeds}
+  return {(task.strip(), seed) for task in tasks if task for seed in seeds}
 
 
 def _seed_order(path: pathlib.Path) -> tuple[str, int, str]:
