@@ -257,16 +257,14 @@ def _derive(
   return table
 
 
-# Keys, and sections of keys, that only a training reads.
-TRAINING = (
-  *("objective", "init_skip", "branch", "steps", "minutes", "short_rows"),
+# Keys, and sections of keys, that measuring corrections does not read.
+UNREAD = {
   *("optim", "checkpoint", "log", "eval"),
-)
-# Keys that only its rows depend on.
-TEXT = {
-  f"data.{x}"
-  for x in ("sources", "tokenizer", "vocab_size", "layout", "held_out", "rows")
-} | {"data.workers", "model.backbone"}
+  *("steps", "minutes", "short_rows", "branch", "init_skip"),
+  *("objective", "model.backbone"),  # those of the weights
+  *("data.sources", "data.tokenizer", "data.vocab_size", "data.layout"),
+  *("data.held_out", "data.rows", "data.workers"),
+}
 TABLES: dict[str, Table] = {
   "pretrain": PRETRAIN,
   "finetune": _derive(  # ELECTRA's recipe (Clark et al. 2020)
@@ -303,7 +301,7 @@ TABLES: dict[str, Table] = {
   ),
   "corrections": _derive(
     "corrections",
-    (x for x in PRETRAIN if x.split(".")[0] not in TRAINING and x not in TEXT),
+    (x for x in PRETRAIN if not {x, x.split(".")[0]} & UNREAD),
     Corrections.list_keys("corrections."),
     {
       "batch_size": {"default": 32, "meaning": "Number of lines of a batch."},

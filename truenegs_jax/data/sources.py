@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from truenegs_jax.runtime.text import (
   files_identity,
   find_files,
   is_url,
+  resolve_links,
   split_suffixes,
   stat_file,
 )
@@ -278,7 +278,9 @@ def _open_files(spec: PartSpec) -> Part:
   # So that a missing column is noticed at once.
   if not next(read(0), "") and len(units) == 1:
     raise _no_text(where)
-  paths = [x.path if is_url(where) else os.path.realpath(x.path) for x in files]
+  paths = [x.path for x in files]
+  if not is_url(where):
+    paths = [*resolve_links(paths).values()]
   num_bytes = None if is_packed else total
   return Part(spec, read, identity, num_bytes, len(units), (*paths,))
 

@@ -274,7 +274,6 @@ def _read_measurement(
     run.sentence = results["summary"]
     run.notes += [(page.WARNING, x) for x in results.get("notes", ())]
     yield from _show_tables("Tables", results)
-  if results and run.task == "corrections":  # another may have been there
     yield from _show_cases(run, workdir)
 
 

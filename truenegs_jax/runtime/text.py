@@ -158,13 +158,28 @@ def find_files(where: str, suffixes: Collection[str]) -> list[File]:
       )
     # By links, or by "**/**", a file is found several times.
     paths.sort(key=lambda x: (-len(x), x))
-    unique = {os.path.realpath(x): x for x in paths}
+    unique = {target: x for x, target in resolve_links(paths).items()}
     kept = sorted(unique.values(), key=lambda x: x.split(os.sep))
     return [stat_file(x) for x in kept]
   except (OSError, ValueError) as error:  # "\0"
     raise errors.UnavailableError(
       f"{where!r} cannot be read ({error})."
     ) from error
+
+
+def resolve_links(paths: Iterable[str]) -> dict[str, str]:
+  """Returns the files that paths lead to; of each folder, links once."""
+  folders: dict[str, str] = {}
+  targets = {}
+  for path in paths:
+    folder, name = os.path.split(path)
+    if os.path.islink(path):
+      targets[path] = os.path.realpath(path)
+      continue
+    if folder not in folders:
+      folders[folder] = os.path.realpath(folder)
+    targets[path] = os.path.join(folders[folder], name)
+  return targets
 
 
 def _walk(folder: str, suffixes: Collection[str]) -> Iterator[str]:

@@ -120,7 +120,8 @@ def _show_mean(
   runs = group_runs(study.scores, arm, keys)
   count = sum(len(x) for by_key in runs.values() for x in by_key.values())
   planned = len(study.seeds) * len(keys)
-  if not {task for task, _ in keys} & {HELD_OUT, CORRECTIONS}:
+  tuned = {x.task for x in study.scores if x.finetune_seed is not None}
+  if {task for task, _ in keys} <= tuned | {*study.tasks}:
     planned *= len(study.finetune_seeds)
   lines = [f"{compare.mean_of_runs(runs):.{digits}f}"] if runs else []
   if count < planned:
