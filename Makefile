@@ -260,4 +260,4 @@ $(H100_COMPILERS): launch/constraints.txt | $(PACKAGE)
 
 $(TF_TEXT_INSTALLED): launch/constraints.txt | $(PACKAGE)
 	$(call beside_venv,$(TF_TEXT))
-	$(call for_tests,TensorFlow Text (670 MB; 2.1 GB on the disk),tensorflow-text,VENV=$(TF_TEXT))
+	$(call for_tests,TensorFlow Text (670 MB; 2.1 GB on the disk),tensorflow-text,TARGET_VENV=$(TF_TEXT))
