@@ -1,4 +1,4 @@
-"""Memory that runs out ends a run with advice, and its checkpoint loads."""
+"""Memory that runs out ends a run with advice and its own exit code."""
 
 import jax.numpy as jnp
 import numpy as np
