@@ -109,8 +109,12 @@ def test_kept_steps_stay_when_steps_grow(tmp_path):
 
   c.steps = 30
   assert find() == [10, 15, 30]
+  c.checkpoint.keep_percent = (10.0, 100.0)
+  assert find() == [3, 10, 30]
   c.checkpoint.keep_percent = ()  # as to recover from a full disk
   assert find() == []
+  (folder / "10/run/metadata").write_text("?")  # is not lost for that
+  assert find() == [10]
 
 
 def test_a_branch_has_more_steps_than_it_copies(tmp_path):

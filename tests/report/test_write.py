@@ -116,7 +116,7 @@ def test_a_run_shows_how_far_it_is(tmp_path, monkeypatch):
 
 
 def test_unfinished_fine_tunings_show_scores_of_finished_seeds(tmp_path):
-  options = {"seeds": 2, "tasks": "rte,mrpc"}
+  options = {"seeds": 2, "tasks": "rte, mrpc,"}
   folder = write_finetuning(tmp_path / "run")
   write_run(folder, task="finetune", seed=1, finetune=options)
   write_records(tmp_path / "run/mrpc/seed-0")

@@ -84,18 +84,25 @@ def read_saved_config(
 def find_kept_steps(config: PretrainConfig, folder: pathlib.Path) -> list[int]:
   """Returns the steps whose checkpoints are never deleted.
 
-  Those in `folder` stay that were saved as such when the run had fewer steps,
-  unless `checkpoint.keep_percent` has changed.
+  Those in `folder` stay that were such when the run had fewer steps, by a
+  percentage that `checkpoint.keep_percent` still has, or that cannot be read.
   """
   kept = {*plan.list_kept_steps(config)}
   with contextlib.closing(Checkpoints(folder, read_only=True)) as checkpoints:
     for step in checkpoints.steps():
-      with contextlib.suppress(TrueNegsError):  # it is damaged
+      try:
         saved = checkpoints.read_description(step)["config"]
-        old = PretrainConfig.read(saved)
-        percents = old.checkpoint.keep_percent, config.checkpoint.keep_percent
-        if len({*map(tuple, percents)}) == 1:  # JSON has lists
-          kept |= {step} & {*plan.list_kept_steps(old)}
+      except TrueNegsError:  # it may be intact
+        kept.add(step)
+        continue
+      old = PretrainConfig.read(saved)
+      percents = {*old.checkpoint.keep_percent} & {
+        *config.checkpoint.keep_percent
+      }
+      if step in plan.list_kept_steps(
+        old.replace({"checkpoint.keep_percent": tuple(percents)})
+      ):
+        kept.add(step)
   return sorted(kept)
 
 

@@ -238,10 +238,14 @@ def _read_finetuning(
     medians.setdefault(task, f"{task} {median:.1f} ({metric})")
     row = {"task": task, "metric": metric, "median": median}
     rows.append(row | {"seeds": ", ".join(f"{x:.1f}" for x in values)})
-  planned = _list_planned(run.config)
-  done = {(x["task"], x["seed"]) for x in seeds} & planned
-  counts = f"{len(done)} of {len(planned)} runs finished"
-  if run.state == files.FINISHED and len(done) < len(planned):
+  options = run.config["finetune"]
+  first = run.config["seed"]
+  planned_seeds = range(first, first + options["seeds"])
+  tasks = {x.strip() for x in options["tasks"].split(",") if x.strip()}
+  planned = len(tasks) * len(planned_seeds)
+  done = sum(x["task"] in tasks and x["seed"] in planned_seeds for x in seeds)
+  counts = f"{done} of {planned} runs finished"
+  if run.state == files.FINISHED and done < planned:
     run.state = files.STOPPED  # it wrote the tables of what it had
   run.progress |= {"step": counts, "loss": ", ".join(medians.values())}
   run.sentence = f"{counts}; medians: {run.progress['loss']}."
@@ -249,15 +253,6 @@ def _read_finetuning(
     table = page.table("Scores on the dev sets, %", rows)
     yield page.Section("Scores", [table])
   yield from _show_tables("Tables", results)
-
-
-def _list_planned(config: Values) -> set[tuple[str, int]]:
-  """Returns task and seed of the runs of a fine-tuning."""
-  options = config["finetune"]
-  tasks = options["tasks"].split(",")
-  first = config["seed"]
-  seeds = range(first, first + options["seeds"])
-  return {(task.strip(), seed) for task in tasks if task for seed in seeds}
 
 
 def _seed_order(path: pathlib.Path) -> tuple[str, int, str]:

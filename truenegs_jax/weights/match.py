@@ -279,8 +279,8 @@ def check_saved(network: Network, tokenizer: Tokenizer) -> None:
     raise InputError(
       f"init: '{network.vocabulary}' is not the run's vocabulary, so the rows"
       " of the word embeddings would stand for other words. Set"
-      f" --config.data.vocab={network.vocabulary}, or copy the rows of known"
-      " words: --config.init_skip=words."
+      f" --config.data.vocab={network.vocabulary}; a training may copy the rows"
+      " of known words by --config.init_skip=words."
     )
   if saved.definition:
     return
