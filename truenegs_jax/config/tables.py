@@ -265,6 +265,7 @@ UNREAD = {
   *("data.sources", "data.tokenizer", "data.vocab_size", "data.layout"),
   *("data.held_out", "data.rows", "data.workers"),
 }
+
 TABLES: dict[str, Table] = {
   "pretrain": PRETRAIN,
   "finetune": _derive(  # ELECTRA's recipe (Clark et al. 2020)

@@ -345,14 +345,15 @@ def _write_submissions(
   paths = []
   for name in TASKS.keys() & finished.keys():
     splits = {split for x in finished[name] for split in x.answers}
-    for split in sorted(splits):
-      if split.startswith("test"):
-        runs = [x for x in finished[name] if split in x.answers]
-        x = results.median_run(runs).answers[split]
-        with disk_errors(folder):
-          folder.mkdir(exist_ok=True)
-        path = records.write_submission(
-          folder, TASKS[name], split, x["keys"], x["answers"]
-        )
-        paths.append(path)
+    for split in splits:
+      if not split.startswith("test"):
+        continue
+      runs = [x for x in finished[name] if split in x.answers]
+      x = results.median_run(runs).answers[split]
+      with disk_errors(folder):
+        folder.mkdir(exist_ok=True)
+      path = records.write_submission(
+        folder, TASKS[name], split, x["keys"], x["answers"]
+      )
+      paths.append(path)
   return sorted(paths)
