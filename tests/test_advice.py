@@ -153,7 +153,7 @@ CASES = {
   ),
   "init of other words": case(
     f"{INIT}run --config.data.vocab=vocab.txt",
-    r"not the run's vocabulary.* Set (--config.data.vocab=\S+), or copy",
+    r"not the run's vocabulary.* Set (--config.data.vocab=\S+); a training may",
   ),
   "init of the hub": case(
     f"{NEW} --config.data.vocab=init --config.init=owner/model",
